@@ -1,0 +1,30 @@
+"""Evaluation: every game of a split once, in sorted order; writes DIR/summary.json.
+
+    python -m evoharness_jax.evaluate --workdir=DIR \
+        --config=configs/alfworld_eval.py:checkpoint=RUN,split=valid_seen
+
+Arguments: checkpoint=RUN (a run folder), split, engine=textworld, mode, regime, env,
+policy=model|teacher|random, debug. The model, its tokenizer and the bank come from the
+run; `mode`, `regime` and everything below can differ from what it was trained with.
+"""
+
+from configs import common
+
+
+def get_config(arg: str = ""):
+    args = common.parse_arg(
+        arg,
+        **common.ARGUMENTS,
+        checkpoint="",  # run folder of train_sft or train_rl
+        split="",  # "": the environment's usual one
+        engine="textworld",
+        policy="model",  # model | teacher | random
+    )
+    config = common.base(args)
+    config.env.engine = args.engine
+    config.checkpoint = args.checkpoint
+    config.policy = args.policy
+    config.evaluate = common.evaluation(args)
+    if args.split:
+        config.evaluate.split = args.split
+    return config

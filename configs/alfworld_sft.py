@@ -1,0 +1,51 @@
+"""Supervised harness fine-tuning: a model learns the four verbs from teacher episodes.
+
+    python -m evoharness_jax.train_sft --config=configs/alfworld_sft.py --workdir=DIR
+    python -m evoharness_jax.collect   --config=configs/alfworld_sft.py --workdir=DIR
+
+Arguments, after a colon: model=household-tiny|counter-tiny|qwen3-8b,
+mode=inline|env_only|always_on, regime=per_turn|append, env=alfworld|counter, debug.
+`collect` makes the episodes alone; `train_sft` makes them itself unless `data.episodes`
+names a folder that `collect` wrote.
+"""
+
+from configs import common
+
+
+def get_config(arg: str = ""):
+    args = common.parse_arg(arg, **common.ARGUMENTS)
+    config = common.base(args)
+    config.collect = common.collect(args)
+
+    config.data = data = common.ConfigDict()
+    data.episodes = ""  # folder of a `collect` run; "": collect first, in this workdir
+    data.only_won = True  # learn from episodes that reached the goal
+    data.held_out = 0.05  # share of episodes kept for the held-out loss
+    data.length = 1024  # ids of a packed row
+    data.rows = 8  # packed rows of a microbatch
+    data.accum = 1  # microbatches of an update
+
+    config.optim = common.optim(lr=2e-3, steps=600, warmup=30, schedule="cosine")
+    config.train = train = common.ConfigDict()
+    train.log_every = 10  # updates between lines of metrics
+    train.check_every = 100  # updates between held-out losses
+    train.logprob_chunk = 256  # places whose logits exist at a time
+    config.checkpoint = common.checkpoint(every=100)
+
+    if args.model.startswith("qwen3"):
+        config.optim = common.optim(lr=1e-5, steps=600, warmup=30, schedule="cosine")
+        data.length = 4096
+    if args.env == "counter":
+        data.length = 256
+        data.rows = 16
+        config.optim.steps = 80
+        config.optim.lr = 3e-3
+        config.optim.warmup = 10
+        train.check_every = 40
+        config.checkpoint.every = 40
+    if args.debug:
+        config.optim.steps = 20
+        config.optim.warmup = 2
+        config.checkpoint.every = 10
+        train.check_every = 10
+    return config

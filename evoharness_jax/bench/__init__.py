@@ -1,0 +1,1 @@
+"""Measurements, one JSON line each, with the peers in the same run."""

@@ -1,0 +1,86 @@
+"""The command line of every entry point: --config=FILE[:arguments] and --workdir=DIR.
+
+Any config line can be changed with --config.section.name=value. What a user got wrong
+is one line that names it; the traceback goes to DIR/error.txt.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from absl import app, flags, logging
+from ml_collections import ConfigDict, config_flags
+
+from evoharness_jax import metrics
+
+
+def main(run: Callable[[ConfigDict, str], object]) -> None:
+    """Parse flags, write the config beside the results, and call run(config, workdir).
+
+    Exits with 1 and one line on a ValueError or OSError, which is what our own checks
+    raise.
+    """
+    _let_configs_import_each_other(sys.argv)
+    config = config_flags.DEFINE_config_file(
+        "config", None, "FILE.py[:argument,argument=value]", lock_config=True
+    )
+    workdir = flags.DEFINE_string("workdir", None, "folder for all that is written")
+    flags.mark_flags_as_required(["config", "workdir"])
+
+    def start(argv):
+        if len(argv) > 1:
+            raise app.UsageError(f"what is {' '.join(argv[1:])}?")
+        logging.set_verbosity(logging.WARNING)  # of the libraries that use absl
+        metrics.log_to_stderr()
+        folder = Path(workdir.value)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_config(config.value, folder)
+            run(config.value, str(folder))
+        except (ValueError, OSError) as error:
+            _fail(error, folder)
+
+    try:
+        app.run(start, flags_parser=_parse)
+    except (ValueError, AttributeError, TypeError) as error:  # from the config itself
+        _fail(error, None)
+
+
+def write_config(config: ConfigDict, folder: Path) -> None:
+    """Write RUN/config.json, so that a run says what it was."""
+    text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+    (folder / "config.json").write_text(text + "\n")
+
+
+def _parse(argv):
+    try:
+        return flags.FLAGS(argv)
+    except flags.Error as error:
+        sys.exit(f"error: {error}")
+
+
+def _fail(error: Exception, folder: Path | None) -> None:
+    where = ""
+    if folder is not None and folder.is_dir():
+        try:
+            (folder / "error.txt").write_text(traceback.format_exc())
+            where = f"  (traceback: {folder / 'error.txt'})"
+        except OSError:  # a full disk must not hide what went wrong
+            traceback.print_exc()
+    sys.exit(f"error: {error}{where}")
+
+
+def _let_configs_import_each_other(argv: list[str]) -> None:
+    """Config files say `from configs import common`, from wherever they are called."""
+    for here, word in enumerate(argv):
+        if word.startswith("--config="):
+            file = word.partition("=")[2].partition(":")[0]
+        elif word == "--config" and here + 1 < len(argv):
+            file = argv[here + 1].partition(":")[0]
+        else:
+            continue
+        root = os.path.dirname(os.path.dirname(os.path.abspath(file)))
+        sys.path.insert(0, root)

@@ -1,0 +1,139 @@
+"""Collect teacher episodes.
+
+    python -m evoharness_jax.collect --config=configs/alfworld_sft.py --workdir=DIR
+
+Every pass plays all chosen games. The first begins with the bank that the environment
+brings (for households: none); between passes the notes are consolidated, so the next
+one recalls what the last one learned. Writes DIR/episodes-<pass>.jsonl, DIR/bank and
+DIR/collect.json. Killed and started again, it goes on with the next batch of games.
+"""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ml_collections import ConfigDict
+
+from evoharness_jax import build, cli, metrics
+from evoharness_jax.experience import bank as bank_
+from evoharness_jax.experience.consolidators import EpisodeEvidence
+from evoharness_jax.experience.evolve import evolve
+from evoharness_jax.rollout import loop, policies
+from evoharness_jax.rollout.summary import summarise
+
+PASS_UIDS = 1 << 24  # uids of one pass
+
+
+def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
+    """Play the passes; return the summary of the last one."""
+    collect = config.collect
+    domain = build.domain(config)
+    setting = build.setting(config)
+    tasks = build.choose(domain.tasks(collect.split), collect.games)
+    tasks = [task for task in tasks for _ in range(collect.repeats)]
+    version = build.open_bank(config, domain, workdir)
+    summaries = _done(workdir)
+    policy = teacher(domain, collect.noise, collect.think)
+    for number in range(len(summaries), collect.passes):
+        records = _play(
+            number, config, domain, setting, version, policy, tasks, workdir
+        )
+        entries, changes = evolve(
+            version.entries, evidence(records), number + 1, config.bank.capacity
+        )
+        version = bank_.write(Path(workdir) / "bank", entries, version.name, number + 1)
+        summary = summarise(records) | {"bank": version.name, **changes._asdict()}
+        summaries.append(summary)
+        (Path(workdir) / "collect.json").write_text(json.dumps(summaries, indent=1))
+    return summaries[-1]
+
+
+def _play(number, config, domain, setting, version, policy, tasks, workdir):
+    """Play the games of one pass that have no record yet; return all its records."""
+    path = episodes_path(workdir, number)
+    records = read_episodes(path) if path.exists() else []
+    path.write_text("".join(json.dumps(r) + "\n" for r in records))  # whole lines only
+    arrays, words = bank_.arrays(version.entries, config.bank.capacity)
+    batch = min(config.collect.batch, domain.capacity)
+    first = len(records)
+    with metrics.bar(f"pass {number + 1}", len(tasks), first) as done:
+        for at in range(first, len(tasks), batch):
+            played = loop.rollout(
+                policy,
+                domain,
+                arrays,
+                words,
+                tasks[at : at + batch],
+                setting,
+                batch=batch,
+                first_uid=number * PASS_UIDS + at,
+                on_episode=lambda record: done(record["won"]),
+            )
+            with path.open("a") as file:
+                file.writelines(json.dumps(r) + "\n" for r in played.records)
+            records += played.records
+    return records
+
+
+def teacher(domain, noise: float, think: bool) -> policies.Policy:
+    """Return the domain's teacher, erring in a share of its turns."""
+    if domain.teacher is None:
+        raise ValueError(f"{domain.name} has no teacher")
+    if not noise:
+        return policies.teacher(domain.teacher, think=think)
+    noisy = partial(domain.teacher, noise=noise)
+    return policies.teacher(noisy, domain.teacher, think)
+
+
+def evidence(records: list[dict]) -> list[EpisodeEvidence]:
+    """Return what episodes leave for consolidation; broken ones leave nothing."""
+    return [
+        EpisodeEvidence(
+            task=r["task"],
+            task_type=r["type"],
+            split=r["split"],
+            won=r["won"],
+            notes=tuple(r["notes"]),
+            uses=tuple(r["uses"]),
+            policy=r["policy"],
+        )
+        for r in records
+        if not r["error"]
+    ]
+
+
+def episodes_path(workdir: str, number: int) -> Path:
+    """Return the file of one pass's records."""
+    return Path(workdir) / f"episodes-{number}.jsonl"
+
+
+def last_episodes(folder: str) -> list[dict]:
+    """Return the records of a collect run's last pass.
+
+    Raises:
+        ValueError: the folder holds no finished collect run.
+    """
+    if not (Path(folder) / "collect.json").exists():
+        raise ValueError(f"data.episodes: {folder} holds no finished collect run")
+    return read_episodes(episodes_path(folder, len(_done(folder)) - 1))
+
+
+def read_episodes(path: str | Path) -> list[dict]:
+    """Read records; a last line that a kill cut short is left out."""
+    records = []
+    for line in Path(path).read_text().splitlines():
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
+
+
+def _done(workdir: str) -> list[dict]:
+    path = Path(workdir) / "collect.json"
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+if __name__ == "__main__":
+    cli.main(run)

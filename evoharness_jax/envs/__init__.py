@@ -1,0 +1,1 @@
+"""Environments: the adapter contract, the response grammar, and what joins by it."""

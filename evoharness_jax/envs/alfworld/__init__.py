@@ -1,0 +1,1 @@
+"""ALFWorld's household games: their engines, their words and a teacher."""

@@ -1,0 +1,168 @@
+"""Find ALFWorld games on disk.
+
+    $ALFWORLD_DATA/json_2.1.1/<split>/<task folder>/<trial folder>/game.tw-pddl
+
+What is played is what the original loader plays: a game needs a `traj_data.json`
+beside it and a `solvable` that is true, no movable receptacle, nothing sliced, and a
+standard task type. The rest is counted with its reason. A scan reads only the end of
+each game, where `solvable` stands.
+"""
+
+import json
+import os
+import re
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from evoharness_jax.envs.domain import Task
+
+TASK_TYPES = (
+    "pick_and_place_simple",
+    "look_at_obj_in_light",
+    "pick_clean_then_place_in_recep",
+    "pick_heat_then_place_in_recep",
+    "pick_cool_then_place_in_recep",
+    "pick_two_obj_and_place",
+)
+GAME, TRAJECTORY = "game.tw-pddl", "traj_data.json"
+NEEDED = ("pddl_domain", "grammar", "pddl_problem")
+TAIL = 4096  # bytes read of each game in a scan
+SOLVABLE = re.compile(rb'"solvable":\s*(true|false)')
+
+
+class Scan(NamedTuple):
+    """The games of a split, and why others in its folder are not among them."""
+
+    tasks: tuple[Task, ...]
+    skipped: Counter  # reason -> games
+
+
+def games(split: str, root: str | None = None) -> tuple[Task, ...]:
+    """Return the playable games of a split, sorted by id.
+
+    Args:
+        split: a folder of the data, such as "train" or "valid_seen".
+        root: the data folder; None: $ALFWORLD_DATA.
+    """
+    found = scan(split, root)
+    if not found.tasks:
+        reasons = ", ".join(f"{n} {why}" for why, n in found.skipped.most_common())
+        folder = split_folder(split, root)
+        raise ValueError(
+            f"no playable games: {split=} in {folder} ({reasons or 'no game files'})"
+        )
+    return found.tasks
+
+
+def scan(split: str, root: str | None = None) -> Scan:
+    """Return the playable games of a split, and the count of the others by reason."""
+    folder = split_folder(split, root)
+    tasks, skipped = [], Counter()
+    for trial in _trials(folder):
+        name = f"{trial.parent.name}/{trial.name}"
+        reason = _refusal(trial)
+        if reason:
+            skipped[reason] += 1
+        else:
+            tasks.append(Task(name, _type(trial), split, str(trial / GAME)))
+    return Scan(tuple(sorted(tasks)), skipped)
+
+
+def game(path: str, split: str = "") -> Task:
+    """Return one game by its file, which is checked: a broken one is named."""
+    file = Path(path)
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"no such game: {path}") from None
+    except ValueError as error:  # not JSON, or not text
+        raise ValueError(f"broken game file: {path}: {error}") from error
+    missing = [key for key in NEEDED if key not in content]
+    if missing:
+        raise ValueError(f"broken game file: {path}: it lacks {', '.join(missing)}")
+    trial = file.parent
+    return Task(f"{trial.parent.name}/{trial.name}", _type(trial), split, str(file))
+
+
+def data_root(root: str | None = None) -> Path:
+    """Return the data folder, which must exist."""
+    named = root or os.environ.get("ALFWORLD_DATA")
+    if not named:
+        raise ValueError("no ALFWorld data: set ALFWORLD_DATA to its folder")
+    folder = Path(named).expanduser()
+    if not folder.is_dir():
+        raise ValueError(f"no ALFWorld data: {folder} is not a folder")
+    return folder
+
+
+def splits(root: str | None = None) -> dict[str, Path]:
+    """Return the splits there are; one in two releases is that of the first."""
+    folder = data_root(root)
+    releases = sorted(p for p in folder.glob("json_*") if p.is_dir())
+    found: dict[str, Path] = {}
+    for release in releases:
+        for split in sorted(p for p in release.iterdir() if p.is_dir()):
+            found.setdefault(split.name, split)
+    return found
+
+
+def split_folder(split: str, root: str | None = None) -> Path:
+    """Return the folder of a split, which must exist."""
+    found = splits(root)
+    if split not in found:
+        known = ", ".join(sorted(found)) or "none"
+        raise ValueError(
+            f"unknown split: {split=} in {data_root(root)}, there are: {known}"
+        )
+    return found[split]
+
+
+def _trials(folder: Path):
+    for task in os.scandir(folder):
+        if task.is_dir():
+            for trial in os.scandir(task.path):
+                if trial.is_dir():
+                    yield Path(trial.path)
+
+
+def _refusal(trial: Path) -> str:
+    """Return why a trial is not played, or nothing."""
+    if "movable" in trial.parent.name:
+        return "with a movable receptacle"
+    if "Sliced" in trial.parent.name:
+        return "with a sliced object"
+    if not (trial / GAME).is_file():
+        return f"without {GAME}"
+    if not (trial / TRAJECTORY).is_file():
+        return f"without {TRAJECTORY}"
+    solvable = _solvable(trial / GAME)
+    if solvable is not True:
+        return {False: "unsolvable", None: "without `solvable`"}.get(solvable, "broken")
+    if _type(trial) not in TASK_TYPES:
+        return "of another task type"
+    return ""
+
+
+def _solvable(path: Path):
+    """Return True, False, None where the game does not say, or "broken"."""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - TAIL))
+        tail = file.read()
+    said = SOLVABLE.findall(tail)
+    if said and tail.rstrip().endswith(b"}"):
+        return said[-1] == b"true"
+    try:
+        return json.loads(path.read_text(encoding="utf-8")).get("solvable")
+    except ValueError:
+        return "broken"
+
+
+def _type(trial: Path) -> str:
+    named = trial.parent.name.split("-")[0]
+    if named in TASK_TYPES or not (trial / TRAJECTORY).is_file():
+        return named
+    try:
+        return json.loads((trial / TRAJECTORY).read_text()).get("task_type", "")
+    except ValueError:
+        return ""

@@ -1,0 +1,1 @@
+"""Experience between episodes: the bank on disk, and how evidence changes it."""

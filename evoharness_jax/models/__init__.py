@@ -1,0 +1,1 @@
+"""The decoder, its weights, its tokens and its low-rank adapters."""

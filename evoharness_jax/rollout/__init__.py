@@ -1,0 +1,1 @@
+"""Playing episodes: generation, sampling, policies and the one loop."""

@@ -1,0 +1,385 @@
+"""THE episode loop: the one place where policy, workspace and environment meet.
+
+One tick, for the live episodes of a batch:
+
+    words out (views) -> ids -> policy -> parse -> environment, for those who acted
+    on it -> read -> jit(vmap(step))
+
+Collection, training and evaluation all run this; only the policy differs.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from time import perf_counter
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import jax
+import numpy as np
+
+from evoharness_jax.bpe import episode as episode_
+from evoharness_jax.bpe import lexicon as lexicon_
+from evoharness_jax.bpe.episode import Episode, Opening
+from evoharness_jax.bpe.experience import Bank
+from evoharness_jax.bpe.lexicon import BankText, Lexicon
+from evoharness_jax.bpe.workspace import Rules
+from evoharness_jax.envs import actions
+from evoharness_jax.envs.actions import Action
+from evoharness_jax.envs.domain import Domain, Observation, Sight, Task
+from evoharness_jax.models.tokens import Tokens
+from evoharness_jax.rollout import prompt as prompt_
+from evoharness_jax.rollout import record as record_
+from evoharness_jax.rollout import stream as stream_
+from evoharness_jax.rollout.policies import Policy, Request, Response
+from evoharness_jax.rollout.prompt import Style
+from evoharness_jax.rollout.record import pick, stack
+from evoharness_jax.rollout.stream import Row, Stream
+from evoharness_jax.types import ENV, NONE, VERB_NAMES, Event, Turns
+
+CONTEXT_FULL = "context full"
+
+
+class Setting(NamedTuple):
+    """What stays the same over a rollout beside policy, domain and bank."""
+
+    rules: Rules = Rules()
+    style: Style = Style()
+    context: int = 0  # ids that a prompt and its response may have; 0: no limit
+    response: int = 0  # ids of it kept free for the response
+
+
+class Rollout(NamedTuple):
+    """What B episodes leave."""
+
+    turns: Turns  # training rows; none without a tokenizer
+    episodes: Episode  # numpy leaves [B, ...]
+    leading: np.ndarray  # int32[B, T] id of each action's first word, NONE: none
+    records: list[dict[str, Any]]  # [B] one JSON object an episode
+    seconds: dict[str, float]  # wall time by phase: env, text, policy, bpe
+
+
+@dataclass
+class _Live:
+    """One episode under way."""
+
+    row: int
+    uid: int
+    task: Task
+    state: Any
+    seen: Observation  # the last feedback to an accepted action
+    lexicon: Lexicon
+    record: dict[str, Any]
+    head: list[int] = field(default_factory=list)  # ids of system and opening
+    stream: Stream = field(default_factory=Stream)
+    rows: list[Row] = field(default_factory=list)
+    over: bool = False
+
+
+class _Game(NamedTuple):
+    """The arguments of `rollout`, for the functions below it."""
+
+    policy: Policy
+    domain: Domain
+    bank: Bank
+    words: BankText
+    setting: Setting
+    tokens: Tokens | None
+    batch: int
+    map: Callable  # over environment calls: in this thread, or in several
+    seconds: dict[str, float]
+    on_episode: Callable[[dict], None]
+
+
+@partial(jax.jit, static_argnums=0)
+def start_batch(rules: Rules, bank: Bank, events: Event, openings: Opening) -> Episode:
+    """`episode.start` over a leading batch axis, jitted."""
+    start = partial(episode_.start, rules)
+    return jax.vmap(start, (None, 0, 0))(bank, events, openings)
+
+
+@partial(jax.jit, static_argnums=0)
+def step_batch(rules: Rules, bank: Bank, episodes: Episode, events: Event) -> Episode:
+    """`episode.step` over a leading batch axis, jitted."""
+    return jax.vmap(partial(episode_.step, rules), (None, 0, 0))(bank, episodes, events)
+
+
+def rollout(
+    policy: Policy,
+    domain: Domain,
+    bank: Bank,
+    words: BankText,
+    tasks: list[Task],
+    setting: Setting,
+    *,
+    batch: int,
+    first_uid: int = 0,
+    tokens: Tokens | None = None,
+    on_episode: Callable[[dict], None] = lambda record: None,
+) -> Rollout:
+    """Play each task once; a group is the same task given several times.
+
+    Args:
+        batch: episodes under way at once. It fixes all shapes: a short last batch is
+            filled up with rows that do nothing.
+        first_uid: uid of the first task, the others count on. Uids name the random
+            streams, so a run must not use one twice.
+        tokens: without it prompts are not encoded and `turns` is empty.
+        on_episode: called with each record when its episode is over.
+
+    Raises:
+        ValueError: no tasks, a batch beyond the domain's capacity, an unknown style.
+    """
+    setting.style.check()
+    if not tasks:
+        raise ValueError("a rollout needs at least one task")
+    if not 1 <= batch <= domain.capacity:
+        raise ValueError(
+            f"batch must lie between 1 and the {domain.capacity} episodes that "
+            f"{domain.name} can keep alive: {batch=}"
+        )
+    live, episodes, seconds = [], [], {}
+    with ThreadPoolExecutor(domain.workers) as threads:
+        over = map if domain.workers == 1 else threads.map
+        game = _Game(
+            policy, domain, bank, words, setting, tokens, batch, over, seconds,
+            on_episode,
+        )  # fmt: skip
+        for first in range(0, len(tasks), batch):
+            wave = tasks[first : first + batch]
+            played, final = _play(game, wave, first_uid + first)
+            live += played
+            episodes.append(jax.tree.map(lambda x: x[: len(wave)], final))
+    episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *episodes)
+    return Rollout(
+        turns=stream_.turns([one.rows for one in live], policy.version),
+        episodes=episodes,
+        leading=_leading(live, setting.rules.capacity),
+        records=[one.record for one in live],
+        seconds=seconds,
+    )
+
+
+def _play(game: _Game, tasks: list[Task], first_uid: int):
+    """Play one batch to its end; return its episodes' host and array sides."""
+    rules = game.setting.rules
+    with jax.default_device(jax.local_devices(backend="cpu")[0]):
+        live, episodes = _begin(game, tasks, first_uid)
+        host = jax.device_get(episodes)
+        try:
+            while True:
+                _finish(game, live, host)
+                waiting = [one for one in live if not one.over]
+                if not waiting:
+                    return live, host
+                events = _tick(game, waiting, host)
+                with _timed(game, "bpe"):
+                    episodes = step_batch(rules, game.bank, episodes, events)
+                    host = jax.device_get(episodes)
+        finally:
+            for one in live:
+                if not one.over:
+                    game.domain.close(one.state)
+
+
+def _begin(game: _Game, tasks: list[Task], first_uid: int):
+    with _timed(game, "env"):
+        opened = list(game.map(game.domain.reset, tasks))
+    live, events, openings = [], [], []
+    for row, (task, (state, seen)) in enumerate(zip(tasks, opened)):
+        lexicon, event, opening = record_.open_events(
+            game.domain,
+            game.words,
+            game.setting.style.mode == "always_on",
+            game.domain.lexicon(task, seen),
+            seen,
+        )
+        record = _open_record(game, first_uid + row, task, seen)
+        one = _Live(row, first_uid + row, task, state, seen, lexicon, record)
+        if game.tokens:
+            one.head = prompt_.head_ids(
+                game.tokens, record["system"], record["opening"]
+            )
+        live.append(one)
+        events.append(event)
+        openings.append(opening)
+    spare = game.batch - len(live)
+    events += [lexicon_.null_event(len(game.words.texts))] * spare
+    openings += [Opening(np.bool_(False), np.int32(NONE), np.int32(NONE))] * spare
+    episodes = start_batch(
+        game.setting.rules, game.bank, stack(events), stack(openings)
+    )
+    # A spare row, or a game that would not start, is over before it begins.
+    idle = [bool(one.record["error"]) for one in live] + [True] * spare
+    return live, episodes.replace(done=episodes.done | np.array(idle))
+
+
+def _open_record(game: _Game, uid: int, task: Task, seen: Observation) -> dict:
+    rules, style = game.setting.rules, game.setting.style
+    return {
+        "uid": uid,
+        "task": task.id,
+        "split": task.split,
+        "type": task.type,
+        "policy": game.policy.name,
+        "objective": seen.objective,
+        "error": str(seen.info.get("error", "")),
+        "setting": {
+            "rules": rules._asdict(),
+            "style": style._asdict(),
+            "entries": len(game.words.texts),
+        },
+        "system": game.domain.prompt(style.mode, modules_on(rules)),
+        "opening": prompt_.opening(seen.objective, game.domain.show(seen.text)),
+        "start": record_.observed(seen),
+        "turns": [],
+    }
+
+
+def _finish(game: _Game, live: list[_Live], host: Episode) -> None:
+    for one in live:
+        if one.over or not host.done[one.row]:
+            continue
+        one.over = True
+        game.domain.close(one.state)
+        if game.tokens and game.setting.style.regime == "append" and one.stream.ids:
+            one.rows.append(stream_.row(one.stream, len(one.record["turns"]) - 1))
+        one.record |= record_.outcome(
+            pick(host, one.row), one.lexicon, one.record["turns"]
+        )
+        game.on_episode(one.record)
+
+
+def _tick(game: _Game, waiting: list[_Live], host: Episode) -> Event:
+    """Take one turn in every waiting episode; return the events, [B]."""
+    with _timed(game, "text"):
+        asked = [_ask(game, one, pick(host, one.row)) for one in waiting]
+    with _timed(game, "policy"):
+        answers = iter(game.policy.act([a for a in asked if a is not None]))
+    with _timed(game, "text"):
+        moves = [
+            None if a is None else _hear(game, one, a.turn, next(answers))
+            for one, a in zip(waiting, asked)
+        ]
+    acting = [
+        (one.state, move.text)
+        for one, move in zip(waiting, moves)
+        if move and move.verb == ENV and move.text
+    ]
+    with _timed(game, "env"):
+        results = iter(list(game.map(lambda pair: game.domain.step(*pair), acting)))
+    with _timed(game, "text"):
+        events = [lexicon_.null_event(len(game.words.texts))] * game.batch
+        for one, move in zip(waiting, moves):
+            if move is None:
+                one.record["error"] = CONTEXT_FULL
+                events[one.row] = record_.cut(len(game.words.texts))
+                continue
+            observation = None
+            if move.verb == ENV and move.text:
+                one.state, observation = next(results)
+            events[one.row] = _absorb(game, one, move, observation)
+        return stack(events)
+
+
+def _ask(game: _Game, one: _Live, episode: Episode) -> Request | None:
+    """Word the next prompt; None where it no longer fits the context."""
+    style = game.setting.style
+    turn = int(episode.turn)
+    sight = Sight(
+        objective=one.seen.objective,
+        observation=game.domain.show(one.seen.text),
+        commands=one.seen.commands,
+        lexicon=one.lexicon,
+        episode=episode,
+        bank_text=game.words.texts,
+        seed=crc32(f"{one.uid}/{turn}".encode()),
+    )
+    tail = prompt_.tail(
+        style,
+        one.lexicon,
+        game.words,
+        episode,
+        sight.observation,
+        game.domain.offer(sight.commands, style.commands),
+    )
+    one.record["turns"].append({"prompt": tail})
+    if game.tokens and not _encode(game, one, turn, tail):
+        return None
+    return Request(one.row, one.uid, turn, list(one.stream.ids), sight)
+
+
+def _encode(game: _Game, one: _Live, turn: int, tail: str) -> bool:
+    """Put a prompt into ids; say whether a response to it fits the context."""
+    style, stream = game.setting.style, one.stream
+    if style.regime == "append" and turn:
+        response = stream.ids[stream.last :]
+        new = prompt_.next_ids(game.tokens, style, response, tail)
+    else:
+        one.stream = stream = Stream()
+        stream_.read(stream, one.head)
+        new = prompt_.tail_ids(game.tokens, style, tail)
+    stream_.read(stream, new)
+    one.record["turns"][-1]["tokens"] = len(new) + (0 if turn else len(one.head))
+    limit = game.setting.context
+    return not limit or len(stream.ids) + game.setting.response <= limit
+
+
+def _hear(game: _Game, one: _Live, turn: int, response: Response) -> Action:
+    """Keep a response, and parse it."""
+    kept = one.record["turns"][-1]
+    kept["response"] = response.text
+    if response.label is not None and response.label != response.text:
+        kept["label"] = response.label
+    if game.tokens:
+        ids = response.ids
+        if ids is None:
+            ids = prompt_.response_ids(game.tokens, response.text)
+        stream_.write(one.stream, ids, response.logp, response.raw_logp)
+        kept["tokens"] += len(ids)
+        if game.setting.style.regime == "per_turn":
+            one.rows.append(stream_.row(one.stream, turn))
+    move = actions.parse(response.text, game.setting.style.mode == "inline")
+    kept |= {"action": move.text, "verb": VERB_NAMES[move.verb]}
+    return move
+
+
+def _absorb(game: _Game, one: _Live, move: Action, observation) -> Event:
+    turn = one.record["turns"][-1]
+    if observation is not None:
+        turn["observation"] = record_.observed(observation)
+        one.record["error"] = str(observation.info.get("error", ""))
+        if observation.valid:
+            one.seen = observation
+    one.lexicon, event = record_.read(
+        game.domain, game.words, one.lexicon, move, observation, turn.get("tokens", 0)
+    )
+    return event
+
+
+def modules_on(rules: Rules) -> frozenset[str]:
+    """Return the names of the modules that are switched on."""
+    names = ("belief", "progress", "experience")
+    return frozenset(name for name in names if getattr(rules, name))
+
+
+def _leading(live: list[_Live], capacity: int) -> np.ndarray:
+    """Number the first words of actions over the whole rollout."""
+    leading, ids = np.full((len(live), capacity), NONE, np.int32), {}
+    for b, one in enumerate(live):
+        for t, turn in enumerate(one.record["turns"]):
+            words = record_.normal_action(turn.get("action", "")).split()
+            if words:
+                first = words[0].partition("[")[0]
+                leading[b, t] = ids.setdefault(first, len(ids))
+    return leading
+
+
+@contextmanager
+def _timed(game: _Game, phase: str):
+    begun = perf_counter()
+    yield
+    spent = perf_counter() - begun
+    game.seconds[phase] = game.seconds.get(phase, 0.0) + spent

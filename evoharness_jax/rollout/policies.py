@@ -1,0 +1,120 @@
+"""Policies: what answers a prompt. A model, a teacher, or chance.
+
+A policy is `act`, a function from the requests of one tick to responses, in order; the
+loop does everything else, so that collection, training and evaluation differ in this
+argument only.
+"""
+
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from evoharness_jax.envs import actions
+from evoharness_jax.envs.domain import Sight
+from evoharness_jax.models import tokens as tokens_
+from evoharness_jax.models.tokens import Tokens
+from evoharness_jax.rollout import engine as engine_
+from evoharness_jax.rollout.engine import Engine, Rows
+
+
+class Request(NamedTuple):
+    """One live episode that waits for a response."""
+
+    row: int  # its place in the batch, the same for the whole episode
+    uid: int  # unique in the run
+    turn: int
+    prompt: list[int]  # ids of the whole context; [] without a tokenizer
+    sight: Sight
+
+
+class Response(NamedTuple):
+    """What a policy answers. Without `ids` the loop encodes the text."""
+
+    text: str
+    ids: list[int] | None = None
+    logp: np.ndarray | None = None  # f32[len(ids)]
+    raw_logp: np.ndarray | None = None  # f32[len(ids)]
+    label: str | None = None  # what it should have answered, where that differs
+
+
+class Policy(NamedTuple):
+    name: str
+    act: Callable[[list[Request]], list[Response]]
+    version: int = 0  # updates that its weights have seen
+
+
+def teacher(decide, clean=None, think: bool = False) -> Policy:
+    """Return the policy of a domain's teacher.
+
+    Args:
+        decide: Sight -> (thought, action).
+        clean: the same without noise; what it decides is the label to learn from
+            where `decide` errs on purpose.
+        think: write the thought too.
+    """
+
+    def write(decision):
+        thought, action = decision
+        return actions.write(action, thought if think else "")
+
+    def act(requests):
+        responses = []
+        for request in requests:
+            text = write(decide(request.sight))
+            label = write(clean(request.sight)) if clean else text
+            responses.append(Response(text, label=label))
+        return responses
+
+    return Policy("teacher", act)
+
+
+def random_choice(seed: int) -> Policy:
+    """Return the policy that takes any command the environment accepts."""
+
+    def act(requests):
+        responses = []
+        for request in requests:
+            draw = random.Random(f"{seed}/{request.uid}/{request.turn}")
+            responses.append(
+                Response(actions.write(draw.choice(request.sight.commands)))
+            )
+        return responses
+
+    return Policy("random", act)
+
+
+def scripted(script: list[str]) -> Policy:
+    """Return the policy that plays the same actions in every episode."""
+
+    def act(requests):
+        last = len(script) - 1
+        return [Response(actions.write(script[min(r.turn, last)])) for r in requests]
+
+    return Policy("scripted", act)
+
+
+def model(
+    engine: Engine, tokens: Tokens, params, run_key, rows: Rows, version: int = 0
+) -> Policy:
+    """Return the policy that samples from a model.
+
+    Args:
+        rows: KV to work in; it is forgotten first, as the weights may be new.
+    """
+    rows.forget()
+
+    def act(requests):
+        prompts = {r.row: r.prompt for r in requests}
+        episodes = {r.row: (r.uid, r.turn) for r in requests}
+        said = engine_.answer(engine, rows, params, run_key, prompts, episodes)
+        return [_response(tokens, said[r.row]) for r in requests]
+
+    return Policy("model", act, version)
+
+
+def _response(tokens: Tokens, said: engine_.Sampled) -> Response:
+    return Response(
+        tokens_.decode(tokens, said.ids), said.ids, said.logp, said.raw_logp
+    )

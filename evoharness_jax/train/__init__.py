@@ -1,0 +1,1 @@
+"""Learning from episodes: supervised, then by cost-aware policy gradient."""

@@ -1,0 +1,337 @@
+"""Cost-aware policy gradient.
+
+    python -m evoharness_jax.train_rl --config=configs/alfworld_rl.py --workdir=DIR \
+        --config.model.init=SFT_RUN
+
+One step: G tasks x R episodes -> reward -> advantage -> score (old, ref) -> update ->
+the bank learns from the notes. Everything random is named by (seed, step), and a
+checkpoint names its bank version, so a killed run that is started again ends with the
+same bits.
+"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from evoharness_jax import build, checkpoint, cli, collect, evaluate, metrics
+from evoharness_jax.bpe.workspace import OK
+from evoharness_jax.experience import bank as bank_
+from evoharness_jax.experience.bank import Version
+from evoharness_jax.experience.evolve import evolve
+from evoharness_jax.rollout import loop
+from evoharness_jax.rollout.engine import Engine, Rows
+from evoharness_jax.rollout.loop import Rollout, Setting
+from evoharness_jax.rollout.sampling import Sampling
+from evoharness_jax.rollout.summary import summarise
+from evoharness_jax.train import packing, policy_gradient, reward
+from evoharness_jax.train.advantages import group_advantages
+from evoharness_jax.types import META_VERBS, VERB_NAMES, TrainState
+
+SHOWN = (
+    "env/success",
+    "calls/total",
+    "reward/total",
+    "policy/kl",
+    "eval/success",
+    "time/step",
+)
+
+
+class Parts(NamedTuple):
+    """What a run needs at every step."""
+
+    domain: Any
+    setting: Setting
+    model: build.Model
+    engine: Engine
+    update: Any
+    score: Any
+    facts: dict
+
+
+def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
+    """Train; return the last step's metrics."""
+    _check(config)
+    model = build.model(config, workdir)
+    parts, tx, where = _assemble(config, model)
+    reference = model.params
+    # The first update donates its parameters, so the state gets a copy of its own.
+    start = jax.tree.map(jax.numpy.copy, model.params)
+    state = policy_gradient.make_state(start, tx, jax.random.key(config.seed))
+    state = jax.device_put(state, where)
+
+    bank = _first_bank(config, parts.domain, workdir)
+    saved = checkpoint.manager(workdir, config.checkpoint.keep)
+    first = 0
+    if found := checkpoint.restore(saved, state, parts.facts):
+        state, host = found
+        first, bank = host["step"], _go_back_to(host["bank"], workdir)
+        metrics.log.info("going on from step %d with bank %s", first, bank.name)
+    else:
+        bank_.reset_head(Path(workdir) / "bank", bank.name)
+    writer = metrics.Writer(workdir, config.optim.steps, first)
+    rows = Rows(parts.engine)
+    last: dict[str, Any] = {}
+    for step in range(first, config.optim.steps):
+        begun = time.monotonic()
+        tasks = tasks_of(config, parts.domain, step)
+        played = _rollout(config, parts, rows, state, bank, tasks, step)
+        state, last = _learn(config, parts, state, reference, played, step)
+        done = step + 1
+        metrics.stop_unless_finite(last, done, saved)
+        bank, last["bank/entries"] = _evolve(config, bank, played, workdir, done)
+        last["time/step"] = time.monotonic() - begun
+        _write_records(workdir, done, played.records)
+        every = config.train.evaluate_every
+        if every and (done % every == 0 or done == config.optim.steps):
+            last |= _evaluate(config, parts, state, bank, done, workdir)
+        writer.write(done, last, SHOWN)
+        if done % config.checkpoint.every == 0 or done == config.optim.steps:
+            host = {"step": done, "model": parts.facts, "bank": bank.name}
+            checkpoint.save(saved, done, state, host)
+    return last
+
+
+def tasks_of(config: ConfigDict, domain, step: int) -> list:
+    """Return the G tasks of a step, each R times in a row, from (seed, step) alone.
+
+    Each pass over the split goes through it in an order of its own.
+    """
+    tasks = domain.tasks(config.rollout.split)
+    count, group = config.rollout.tasks, config.rollout.group
+    chosen = []
+    for place in range(step * count, (step + 1) * count):
+        epoch, at = divmod(place, len(tasks))
+        order = np.random.default_rng((config.seed, epoch)).permutation(len(tasks))
+        chosen += [tasks[order[at]]] * group
+    return chosen
+
+
+def outcomes(played: Rollout) -> reward.Outcomes:
+    """Return how the episodes of a rollout went, as arrays over [B] and [B, T]."""
+    e = played.episodes
+    return reward.Outcomes(
+        won=np.asarray(e.won),
+        error=np.array([bool(r["error"]) for r in played.records]),
+        turns=np.asarray(e.turn),
+        env_steps=np.asarray(e.env_steps),
+        tokens=np.asarray(e.tokens),
+        verbs=np.asarray(e.verbs),
+        actions=np.asarray(e.actions),
+        valid=np.asarray(e.valid),
+        executed=np.asarray((e.tags == OK) & (e.verbs >= 0)),
+        leading=played.leading,
+    )
+
+
+def judge(config: ConfigDict, episodes: reward.Outcomes, step: int):
+    """Return (reward f32[B], its parts, advantage f32[B], metrics)."""
+    settings = config.reward.to_dict()
+    prices = settings.pop("prices")
+    budget = settings.pop("token_budget")
+    total, parts = reward.total(
+        episodes,
+        [prices[verb] for verb in VERB_NAMES],
+        reward.Weights(**settings),
+        step,
+        step_budget=config.rules.max_turns,
+        token_budget=budget,
+    )
+    group = np.arange(len(total)) // config.rollout.group
+    advantage, numbers = group_advantages(
+        total,
+        parts,
+        group,
+        episodes.won,
+        episodes.error,
+        turns=episodes.turns,
+        **config.advantage,
+    )
+    numbers |= {"reward/total": total.mean()}
+    numbers |= {f"reward/{name}": part.mean() for name, part in parts.items()}
+    return total, parts, advantage, numbers
+
+
+def _assemble(config: ConfigDict, model: build.Model):
+    tx, schedule = build.optimiser(config)
+    temperature = config.rollout.temperature
+    logprobs = build.logprobs(model.config, config.train.logprob_chunk, temperature)
+    shapes = jax.eval_shape(
+        lambda p: policy_gradient.make_state(p, tx, jax.random.key(0)), model.params
+    )
+    axes = build.qwen3.logical_axes(model.config)
+    where = policy_gradient.state_shardings(model.mesh, axes, shapes)
+    settings = policy_gradient.Settings(**config.loss)
+    domain = build.domain(config)
+    batch = min(config.rollout.batch, domain.capacity)
+    sampling = Sampling(temperature, 0, config.rollout.top_p)
+    parts = Parts(
+        domain=domain,
+        setting=build.setting(config),
+        model=model,
+        engine=build.engine(config, model, batch, sampling),
+        update=policy_gradient.make_update(
+            logprobs, tx, settings, model.mesh, where, schedule=schedule
+        ),
+        score=policy_gradient.make_score(
+            logprobs, model.mesh, where.params, stacked=True
+        ),
+        facts=build.model_facts(model.config),
+    )
+    return parts, tx, where
+
+
+def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
+    policy = build.model_policy(
+        config, parts.model, parts.engine, rows, state.params, step
+    )
+    arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
+    return loop.rollout(
+        policy,
+        parts.domain,
+        arrays,
+        words,
+        tasks,
+        parts.setting,
+        batch=parts.engine.rows,
+        first_uid=step * len(tasks),
+        tokens=parts.model.tokens,
+    )
+
+
+def _learn(
+    config: ConfigDict,
+    parts: Parts,
+    state: TrainState,
+    reference: Any,
+    played: Rollout,
+    step: int,
+) -> tuple[TrainState, dict[str, Any]]:
+    """Turn a rollout into updates; return the new state and the step's metrics."""
+    episodes = outcomes(played)
+    _, _, advantage, numbers = judge(config, episodes, step)
+    begun = time.monotonic()
+    fields = packing.from_turns(played.turns, advantage)
+    packed = packing.pack(fields, config.data.length)
+    size = config.data.rows * config.data.updates
+    accum = packing.few_shapes(-(-len(packed.batch.tokens) // size))
+    batches = packing.batches(packed.batch, config.data.rows, accum)
+    scored = [
+        batch._replace(
+            old_logp=parts.score(state.params, batch),
+            ref_logp=parts.score(reference, batch),
+        )
+        for batch in batches
+    ]
+    numbers["time/score"] = time.monotonic() - begun
+    begun = time.monotonic()
+    for batch in scored:
+        state, updated = parts.update(state, batch)
+    numbers |= {k: np.asarray(v) for k, v in updated.items()}
+    numbers["time/update"] = time.monotonic() - begun
+    numbers["data/fill"] = packed.fill
+    numbers["data/tokens"] = sum(len(row) for row in played.turns.tokens)
+    summary = summarise(played.records)
+    numbers |= {
+        "env/success": summary["success"],
+        "env/turns": summary["turns"],
+        "env/steps": summary["steps"],
+        "env/errors": summary["errors"],
+        "env/dropped": summary["dropped"],
+        "env/invalid": float((~episodes.valid & (episodes.verbs >= 0)).sum(1).mean()),
+        "env/tokens": summary["tokens"],
+        "calls/total": summary["calls_total"],
+    }
+    numbers |= {f"calls/{verb}": summary["calls"][verb] for verb in META_VERBS}
+    numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
+    return state, numbers
+
+
+def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
+    sampling = Sampling(config.evaluate.temperature, 0, config.evaluate.top_p)
+    batch = min(config.evaluate.batch, parts.domain.capacity)
+    engine = build.engine(config, parts.model, batch, sampling)
+    policy = build.model_policy(
+        config, parts.model, engine, Rows(engine), state.params, step
+    )
+    played = evaluate.play(
+        config,
+        policy,
+        parts.domain,
+        bank,
+        evaluate.chosen(config, parts.domain),
+        parts.setting,
+        batch,
+        parts.model.tokens,
+    )
+    summary = summarise(played.records)
+    return {
+        "eval/success": summary["success"],
+        "eval/calls": summary["calls_total"],
+        "eval/turns": summary["turns"],
+        "eval/tokens": summary["tokens"],
+    }
+
+
+def _evolve(config, bank: Version, played: Rollout, workdir: str, step: int):
+    """Apply the edits of this step; the next one reads the new version."""
+    if not config.train.evolve:
+        return bank, len(bank.entries)
+    entries, _ = evolve(
+        bank.entries, collect.evidence(played.records), step, config.bank.capacity
+    )
+    if entries != bank.entries:
+        bank = bank_.write(Path(workdir) / "bank", entries, bank.name, step)
+    return bank, len(entries)
+
+
+def _first_bank(config: ConfigDict, domain, workdir: str) -> Version:
+    """Return version 0 of the run: `bank.path`, else that of `model.init`, else new."""
+    folder = Path(workdir) / "bank"
+    first = folder / "FIRST"
+    if first.exists():
+        return bank_.read(folder, first.read_text().strip())
+    inherited = Path(config.model.init) / "bank"
+    if not config.bank.path and inherited.is_dir():
+        entries = bank_.read(inherited).entries
+    else:
+        entries = build.first_bank(config, domain).entries
+    version = bank_.write(folder, entries, bank_.head_name(folder), 0)
+    first.write_text(version.name + "\n")
+    return version
+
+
+def _go_back_to(name: str, workdir: str) -> Version:
+    """Make the checkpoint's bank version HEAD: later steps will be taken again."""
+    folder = Path(workdir) / "bank"
+    bank_.reset_head(folder, name)
+    return bank_.read(folder, name)
+
+
+def _write_records(workdir: str, step: int, records: list[dict]) -> None:
+    folder = Path(workdir) / "episodes"
+    folder.mkdir(exist_ok=True)
+    with (folder / f"{step:06d}.jsonl").open("w") as file:
+        file.writelines(json.dumps(record) + "\n" for record in records)
+
+
+def _check(config: ConfigDict) -> None:
+    if config.rollout.temperature <= 0:
+        raise ValueError(
+            "rollout.temperature: a greedy rollout has nothing to compare; it must be "
+            f"positive: {config.rollout.temperature}"
+        )
+    if config.rollout.group < 2:
+        raise ValueError(
+            "rollout.group: an advantage compares episodes of one task, at least 2: "
+            f"{config.rollout.group}"
+        )
+
+
+if __name__ == "__main__":
+    cli.main(run)

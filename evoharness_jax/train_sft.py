@@ -1,0 +1,167 @@
+"""Supervised harness fine-tuning.
+
+    python -m evoharness_jax.train_sft --config=configs/alfworld_sft.py --workdir=DIR
+
+Teacher episodes (collected here, or by `collect`) -> rows -> packed batches -> one
+jitted update. Every batch is named by (seed, step), so a killed run that is started
+again continues with the same batches and ends with the same bits.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from evoharness_jax import build, checkpoint, cli, collect, metrics
+from evoharness_jax.rollout import examples
+from evoharness_jax.rollout import stream as stream_
+from evoharness_jax.train import packing, sft, state
+from evoharness_jax.types import Batch, TrainState
+
+
+def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
+    """Train; return the last metrics."""
+    folder = config.data.episodes or str(Path(workdir) / "collect")
+    if not config.data.episodes:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        collect.run(config, folder)
+    records = _usable(config, collect.last_episodes(folder), folder)
+    texts = (text for record in records for text in examples.texts(record))
+    model = build.model(config, workdir, texts)
+    _inherit_bank(folder, workdir)
+
+    train, held_out = _split(config, records)
+    packed = _pack(config, model.tokens, train)
+    checks = _batches(config, _pack(config, model.tokens, held_out).batch)
+    metrics.log.info(
+        "%d episodes, %d of them held out; %d packed rows, %.1f %% filled",
+        len(records),
+        len(held_out),
+        len(packed.batch.tokens),
+        100 * packed.fill,
+    )
+
+    tx, schedule = build.optimiser(config)
+    logprobs = build.logprobs(model.config, config.train.logprob_chunk)
+    shapes = jax.eval_shape(
+        lambda p: sft.make_state(p, tx, jax.random.key(0)), model.params
+    )
+    where = sft.state_shardings(model.mesh, _axes(model), shapes)
+    update = sft.make_update(logprobs, tx, model.mesh, where, schedule=schedule)
+    score = state.make_score(logprobs, model.mesh, where.params, stacked=True)
+    current = sft.make_state(model.params, tx, jax.random.key(config.seed))
+    current = jax.device_put(current, where)
+
+    saved = checkpoint.manager(workdir, config.checkpoint.keep)
+    facts = build.model_facts(model.config)
+    first = 0
+    if found := checkpoint.restore(saved, current, facts):
+        current, host = found
+        first = host["step"]
+        metrics.log.info("going on from step %d", first)
+    writer = metrics.Writer(workdir, config.optim.steps, first)
+    last: dict[str, Any] = {}
+    for step in range(first, config.optim.steps):
+        batch = next_batch(packed.batch, config, step)
+        current, numbers = update(current, batch)
+        done = step + 1
+        ending = done == config.optim.steps
+        if done % config.train.log_every == 0 or ending:
+            last = {k: float(v) for k, v in numbers.items()}
+            metrics.stop_unless_finite(last, done, saved)
+            if done % config.train.check_every == 0 or ending:
+                last["loss/held_out"] = held_out_loss(score, current, checks)
+            writer.write(done, last, ("loss/sft", "loss/held_out", "optim/lr"))
+        if done % config.checkpoint.every == 0 or ending:
+            metrics.stop_unless_finite(numbers, done, saved)
+            checkpoint.save(saved, done, current, {"step": done, "model": facts})
+    return last
+
+
+def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:
+    """Return the batch [accum, rows, L] of a step, from (seed, step) alone.
+
+    Each pass over the data goes through the packed rows in an order of its own.
+    """
+    size = config.data.accum * config.data.rows
+    rows = len(packed.tokens)
+    wanted = np.arange(step * size, (step + 1) * size)
+    orders = {
+        epoch: np.random.default_rng((config.seed, epoch)).permutation(rows)
+        for epoch in {int(w) // rows for w in wanted}
+    }
+    index = np.array([orders[int(w) // rows][int(w) % rows] for w in wanted])
+    shape = (config.data.accum, config.data.rows, -1)
+    return Batch(*(field[index].reshape(shape) for field in packed))
+
+
+def held_out_loss(score, current: TrainState, checks: list[Batch]) -> float:
+    """Return the mean negative log-likelihood of held-out responses, NaN for none."""
+    total = weight = 0.0
+    for batch in checks:
+        logp = np.asarray(score(current.params, batch))
+        total -= float((logp * batch.weight).sum())
+        weight += float(batch.weight.sum())
+    return total / weight if weight else float("nan")
+
+
+def _usable(config: ConfigDict, records: list[dict], folder: str) -> list[dict]:
+    """Leave out lost episodes; refuse those worded otherwise than this run is."""
+    wanted = build.setting(config).style._asdict()
+    for record in records:
+        found = record["setting"]["style"]
+        differ = [k for k in wanted if found[k] != wanted[k]]
+        if differ:
+            raise ValueError(
+                f"data.episodes: {folder} was collected with "
+                + ", ".join(f"env.{k} = {found[k]!r}" for k in differ)
+                + ", this run has "
+                + ", ".join(f"{wanted[k]!r}" for k in differ)
+            )
+    usable = [r for r in records if r["won"] or not config.data.only_won]
+    usable = [r for r in usable if not r["error"]]
+    if not usable:
+        raise ValueError(f"data.episodes: no episode of {folder} was won")
+    return usable
+
+
+def _split(config: ConfigDict, records: list[dict]) -> tuple[list, list]:
+    """Hold out whole tasks, so that a repeated one is not on both sides."""
+    tasks = sorted({r["task"] for r in records})
+    order = np.random.default_rng(config.seed).permutation(len(tasks))
+    count = min(round(config.data.held_out * len(tasks)), len(tasks) - 1)
+    out = {tasks[i] for i in order[:count]}
+    return (
+        [r for r in records if r["task"] not in out],
+        [r for r in records if r["task"] in out],
+    )
+
+
+def _pack(config: ConfigDict, tokens, records: list[dict]) -> packing.Packed:
+    rows = [examples.rows(tokens, record) for record in records]
+    fields = packing.from_turns(stream_.turns(rows, 0))
+    return packing.pack(fields, config.data.length)
+
+
+def _batches(config: ConfigDict, batch: Batch) -> list[Batch]:
+    if not len(batch.tokens):
+        return []
+    return packing.batches(batch, config.data.rows, accum=1)
+
+
+def _axes(model: build.Model) -> Any:
+    return build.qwen3.logical_axes(model.config)
+
+
+def _inherit_bank(folder: str, workdir: str) -> None:
+    """The bank grown during collection goes on with the model."""
+    source, target = Path(folder) / "bank", Path(workdir) / "bank"
+    if source.is_dir() and not target.exists():
+        shutil.copytree(source, target)
+
+
+if __name__ == "__main__":
+    cli.main(run)
