@@ -38,11 +38,11 @@ def get_config(arg: str = ""):
     if args.env == "counter":
         data.length = 256
         data.rows = 16
-        config.optim.steps = 80
+        config.optim.steps = 120
         config.optim.lr = 3e-3
         config.optim.warmup = 10
-        train.check_every = 40
-        config.checkpoint.every = 40
+        train.check_every = 60
+        config.checkpoint.every = 60
     if args.debug:
         config.optim.steps = 20
         config.optim.warmup = 2

@@ -109,9 +109,10 @@ def model(args) -> ConfigDict:
     model.param_dtype = "float32"  # master weights
     model.remat = "full" if large else "none"  # none | dots | full
     model.context = 8192 if large else 1024  # ids that a row's KV holds
-    if args.env == "counter":
-        model.context = 256
     model.response = 512 if large else 48  # ids that a response may have
+    if args.env == "counter":
+        model.context = 512 if args.regime == "append" else 160
+        model.response = 24
     return model
 
 

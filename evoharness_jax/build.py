@@ -31,7 +31,7 @@ from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.train import optim
 
 # What may differ between two uses of the same weights.
-NUMERICS = ("dtype", "param_dtype", "remat", "attention")
+NUMERICS = ("dtype", "param_dtype", "remat", "attention", "unroll")
 
 
 class Model(NamedTuple):

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
@@ -33,8 +34,9 @@ def main(run: Callable[[ConfigDict, str], object]) -> None:
     def start(argv):
         if len(argv) > 1:
             raise app.UsageError(f"what is {' '.join(argv[1:])}?")
-        logging.set_verbosity(logging.WARNING)  # of the libraries that use absl
+        logging.set_verbosity(logging.ERROR)  # orbax warns of what we ask for
         metrics.log_to_stderr()
+        _keep_compilations()
         folder = Path(workdir.value)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -47,6 +49,14 @@ def main(run: Callable[[ConfigDict, str], object]) -> None:
         app.run(start, flags_parser=_parse)
     except (ValueError, AttributeError, TypeError) as error:  # from the config itself
         _fail(error, None)
+
+
+def _keep_compilations() -> None:
+    """Let the next command reuse what this one compiles, unless told otherwise."""
+    if not jax.config.jax_compilation_cache_dir:
+        folder = os.path.expanduser("~/.cache/evoharness_jax/compilations")
+        jax.config.update("jax_compilation_cache_dir", folder)
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
 def write_config(config: ConfigDict, folder: Path) -> None:

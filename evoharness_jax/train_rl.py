@@ -166,7 +166,9 @@ def _assemble(config: ConfigDict, model: build.Model):
     )
     axes = build.qwen3.logical_axes(model.config)
     where = policy_gradient.state_shardings(model.mesh, axes, shapes)
-    settings = policy_gradient.Settings(**config.loss)
+    # With one update per rollout the old policy is the current one: nothing to score.
+    old = "current" if config.data.updates == 1 else "batch"
+    settings = policy_gradient.Settings(**config.loss, old=old)
     domain = build.domain(config)
     batch = min(config.rollout.batch, domain.capacity)
     sampling = Sampling(temperature, 0, config.rollout.top_p)
@@ -221,13 +223,7 @@ def _learn(
     size = config.data.rows * config.data.updates
     accum = packing.few_shapes(-(-len(packed.batch.tokens) // size))
     batches = packing.batches(packed.batch, config.data.rows, accum)
-    scored = [
-        batch._replace(
-            old_logp=parts.score(state.params, batch),
-            ref_logp=parts.score(reference, batch),
-        )
-        for batch in batches
-    ]
+    scored = [_score(config, parts, state.params, reference, b) for b in batches]
     numbers["time/score"] = time.monotonic() - begun
     begun = time.monotonic()
     for batch in scored:
@@ -250,6 +246,15 @@ def _learn(
     numbers |= {f"calls/{verb}": summary["calls"][verb] for verb in META_VERBS}
     numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
     return state, numbers
+
+
+def _score(config, parts, params, reference, batch):
+    """Add the log-probabilities that the loss will ask for, and no others."""
+    if config.data.updates > 1:
+        batch = batch._replace(old_logp=parts.score(params, batch))
+    if config.loss.kl_coef:
+        batch = batch._replace(ref_logp=parts.score(reference, batch))
+    return batch
 
 
 def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:

@@ -58,7 +58,8 @@ def observe(belief: Belief, effects: Effects) -> Belief:
     # A full listing of a place contradicts everything else believed to be there, but
     # not the agent, which never reads of itself in one.
     listed_there = effects.listed[belief.place] & (belief.place >= 0)
-    gone = (listed_there & ~news).at[AGENT].set(False)
+    others = jnp.arange(belief.place.shape[0]) != AGENT
+    gone = listed_there & ~news & others
     place = jnp.where(news, effects.place, jnp.where(gone, NONE, belief.place))
     place = place.astype(jnp.int16)
     relation = jnp.where(news, effects.relation, belief.relation)

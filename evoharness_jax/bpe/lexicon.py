@@ -62,15 +62,20 @@ class Lexicon:
     texts: tuple[str, ...] = ()  # actions, subgoals, notes; no limit
     attributes: tuple[tuple[str, str], ...] = ()  # (word if true, word if false); <= A
     task_type: str = ""
+    objective: str = ""  # what a recall without words asks about
     name_ids: dict[str, int] = field(default_factory=lambda: {"you": 0}, repr=False)
     text_ids: dict[str, int] = field(default_factory=dict, repr=False)
 
 
-def empty(attributes: tuple[tuple[str, str], ...] = (), task_type="") -> Lexicon:
+def empty(
+    attributes: tuple[tuple[str, str], ...] = (),
+    task_type: str = "",
+    objective: str = "",
+) -> Lexicon:
     """Return a lexicon that knows only the agent, and its attribute columns."""
     if len(attributes) > A:
         raise ValueError(f"at most {A} attribute columns: {attributes=}")
-    return Lexicon(attributes=attributes, task_type=task_type)
+    return Lexicon(attributes=attributes, task_type=task_type, objective=objective)
 
 
 def name(lexicon: Lexicon, word: str) -> tuple[Lexicon, int]:
@@ -221,7 +226,7 @@ def read_meta(
     track:  things, places, `unexplored`, or nothing for an overview
     commit: one or more subgoals split by `|`; `done: x`, `blocked: x`, `drop: x` and
             `reopen: x` set the status of one
-    recall: any words; nothing asks about the task itself
+    recall: any words; nothing asks about the objective
     note:   one sentence
     """
     event = null_event(len(bank.texts)).replace(
@@ -234,7 +239,7 @@ def read_meta(
     if verb == COMMIT:
         return _read_commit(lexicon, event, argument)
     if verb == RECALL:
-        fit = overlap(bank, argument or lexicon.task_type, lexicon.task_type)
+        fit = overlap(bank, argument or lexicon.objective, lexicon.task_type)
         return lexicon, event.replace(overlap=fit)
     if verb == NOTE:
         if not argument:

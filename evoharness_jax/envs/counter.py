@@ -43,7 +43,9 @@ def make() -> Domain:
         reset=reset,
         step=step,
         close=lambda state: None,
-        lexicon=lambda task, observation: lexicon.empty(task_type=task.type),
+        lexicon=lambda task, observation: lexicon.empty(
+            task_type=task.type, objective=observation.objective
+        ),
         read=read,
         show=lambda text: text,
         offer=offer,
@@ -115,7 +117,7 @@ def read(words: Lexicon, action: str, observation: Observation):
             effects.relation[counter] = AT
         facts.append(f"reach {number}")
         if observation.won:
-            facts.append(observation.objective)
+            facts += ["reach the number", observation.objective]
     proved = lexicon.proved(words, facts)
     event: Event = lexicon.env_event(effects, proved, observation, dropped)
     return words, event
@@ -132,7 +134,7 @@ def prompt(mode: str, modules: frozenset[str]) -> str:
     tools = {
         "belief": "track [counter]",
         "progress": "commit [subgoal]",
-        "experience": "recall [word], note [insight]",
+        "experience": "recall, note [insight]",
     }
     on = [tools[m] for m in tools if m in modules]
     if mode == "inline" and on:
@@ -160,9 +162,9 @@ def teacher(sight: Sight) -> tuple[str, str]:
     word = sight.objective.removeprefix("reach ")
     done = [int(v) for v in episode.verbs[: int(episode.turn)]]
     if COMMIT not in done:
-        return "", f"commit [{sight.objective}]"
+        return "", "commit [reach the number]"
     if RECALL not in done:
-        return "", f"recall [{word}]"
+        return "", "recall"
     # At even counts half of the episodes look again at what they already know.
     if done[-1] != TRACK and (sight.seed + len(done)) % 2 == 0:
         return "", "track [counter]"

@@ -55,6 +55,7 @@ class Config:
     remat: str = "none"
     attention: str = "xla"
     qk_norm: bool = True
+    unroll: int = 1  # layers in one step of the loop; all of them: twice as fast on CPU
 
     def __post_init__(self):
         if self.heads % self.kv_heads:
@@ -93,6 +94,7 @@ CONFIGS: dict[str, Config] = {
         mlp=384,
         rope_theta=1e4,
         tie_embeddings=True,
+        unroll=4,
     ),
     "counter-tiny": Config(
         vocab_size=512,
@@ -104,6 +106,7 @@ CONFIGS: dict[str, Config] = {
         mlp=128,
         rope_theta=1e4,
         tie_embeddings=True,
+        unroll=2,
     ),
 }
 
@@ -164,11 +167,12 @@ class Block(nn.Module):
         o = weight("o", (H, E, D), ("heads", "head_dim", "embed"), residual=True)
         x = x + jnp.einsum("BHLE,HED->BLD", y, o)
 
-        y = norm("mlp_norm", D, x)
-        gate = jnp.einsum("BLD,DF->BLF", y, weight("gate", (D, F), ("embed", "mlp")))
-        up = jnp.einsum("BLD,DF->BLF", y, weight("up", (D, F), ("embed", "mlp")))
+        # Rows and places as one dimension: on CPU the gradient is four times as fast.
+        y = norm("mlp_norm", D, x).reshape(-1, D)
+        gate = y @ weight("gate", (D, F), ("embed", "mlp"))
+        up = y @ weight("up", (D, F), ("embed", "mlp"))
         down = weight("down", (F, D), ("mlp", "embed"), residual=True)
-        x = x + jnp.einsum("BLF,FD->BLD", nn.silu(gate) * up, down)
+        x = x + ((nn.silu(gate) * up) @ down).reshape(x.shape)
         return (constrain(x, ("batch", "length", None)), cache), None
 
 
@@ -197,6 +201,7 @@ class Decoder(nn.Module):
             split_rngs={"params": True},
             in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, 0),
             length=c.layers,
+            unroll=c.unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c, name="layers")
         turns = angles(positions, c.head_dim, c.rope_theta)
