@@ -3,9 +3,10 @@
     python -m evoharness_jax.evaluate --workdir=DIR \
         --config=configs/alfworld_eval.py:checkpoint=RUN,split=valid_seen
 
-Arguments: checkpoint=RUN (a run folder), split, engine=textworld, mode, regime, env,
-policy=model|teacher|random, debug. The model, its tokenizer and the bank come from the
-run; `mode`, `regime` and everything below can differ from what it was trained with.
+Arguments: checkpoint=RUN (a run folder), split, engine=native|textworld|both, mode,
+regime, env, policy=model|teacher|random, debug. The model, its tokenizer and the bank
+come from the run; `mode`, `regime` and everything below can differ from what it was
+trained with.
 """
 
 from configs import common
@@ -17,7 +18,7 @@ def get_config(arg: str = ""):
         **common.ARGUMENTS,
         checkpoint="",  # run folder of train_sft or train_rl
         split="",  # "": the environment's usual one
-        engine="textworld",
+        engine="native",  # native | textworld: official figures | both: compared
         policy="model",  # model | teacher | random
     )
     config = common.base(args)

@@ -78,7 +78,7 @@ def get_config(arg: str = ""):
         reward.anneal_steps = 30
         reward.token_budget = 1024
         config.optim.lr = 3e-4
-        config.optim.steps = 16
+        config.optim.steps = 24
         config.checkpoint.every = 8
         train.evaluate_every = 8
     if args.debug:

@@ -63,11 +63,11 @@ def env(args) -> ConfigDict:
     """Environment, and how its episodes are put into words."""
     env = ConfigDict()
     env.name = args.env  # alfworld | counter
-    env.engine = "textworld"  # alfworld: the real engine, in worker processes
+    env.engine = "native"  # alfworld: native | textworld: the real one | both: compared
     env.data = ""  # alfworld: folder with json_2.1.1; "": $ALFWORLD_DATA
     env.cache = ""  # alfworld: folder for translated games; "": ~/.cache/evoharness_jax
-    env.workers = 8  # alfworld: worker processes = episodes under way at once
-    env.timeout = 120.0  # alfworld: seconds until a simulator call counts as hung
+    env.workers = 8  # textworld: worker processes = episodes under way at once
+    env.timeout = 120.0  # textworld: seconds until a simulator call counts as hung
     env.prompt = "full" if args.model.startswith("qwen3") else "terse"  # system text
     env.mode = args.mode  # inline: tools | env_only: none | always_on: shown each turn
     env.regime = args.regime  # per_turn: head + fresh tail | append: one growing text

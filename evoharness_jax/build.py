@@ -6,6 +6,7 @@ config.model, config.mesh -> model (shape, tokenizer, weights, where they lie)
 
 import dataclasses
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -94,15 +95,6 @@ def first_bank(config: ConfigDict, domain: Domain) -> Version:
     return Version("", bank_.from_lessons(domain.manual))
 
 
-def open_bank(config: ConfigDict, domain: Domain, workdir: str) -> Version:
-    """Return the run's current bank, writing its first version if there is none."""
-    folder = Path(workdir) / "bank"
-    if bank_.head_name(folder):
-        return bank_.read(folder)
-    first = first_bank(config, domain)
-    return bank_.write(folder, first.entries, "", 0)
-
-
 def mesh(config: ConfigDict) -> Mesh:
     """Return the mesh: all devices with fsdp = -1, else the first fsdp x tp."""
     fsdp, tp = config.mesh.fsdp, config.mesh.tp
@@ -143,9 +135,8 @@ def model(config: ConfigDict, workdir: str, texts=None) -> Model:
     shapes = qwen3.shapes(shape)
     shardings = mesh_.shardings(meshed, qwen3.logical_axes(shape), shapes)
     init = config.model.init
+    _check_init(init)
     tokens = _tokens(config, workdir, shape, texts)
-    if init and not (Path(init) / "config.json").exists():
-        raise ValueError(f"model.init: {init} is neither a run nor a weights folder")
     if init and (Path(init) / "checkpoints").is_dir():
         found = checkpoint_.read_host(init)[1]["model"]
         checkpoint_.same_model(found, model_facts(shape), init)
@@ -157,6 +148,15 @@ def model(config: ConfigDict, workdir: str, texts=None) -> Model:
         draw = jax.jit(partial(qwen3.init, config=shape), out_shardings=shardings)
         params = draw(jax.random.key(config.seed))
     return Model(shape, tokens, params, meshed, shardings)
+
+
+def _check_init(init: str) -> None:
+    found = any((Path(init) / name).exists() for name in ("checkpoints", "config.json"))
+    if init and not found:
+        raise ValueError(
+            f"model.init: {init} is neither a run (checkpoints/) nor a weights folder "
+            "(config.json)"
+        )
 
 
 def load_run(config: ConfigDict, run: str) -> Model:
@@ -182,7 +182,7 @@ def placed(shapes: Any, shardings: Any) -> Any:
 
 def _tokens(config: ConfigDict, workdir: str, shape: qwen3.Config, texts) -> Tokens:
     own = Path(workdir) / "tokenizer"
-    if own.is_dir():
+    if own.is_dir() and checkpoint_.begun(workdir):
         return tokens_.load(own)
     init = config.model.init
     for folder in (Path(init) / "tokenizer", Path(init)) if init else ():
@@ -201,7 +201,10 @@ def _tokens(config: ConfigDict, workdir: str, shape: qwen3.Config, texts) -> Tok
             f"the tokenizer has {tokens.vocab_size} ids, the model only "
             f"{shape.vocab_size}"
         )
-    tokens_.save(tokens, own)
+    temporary = own.with_name("tokenizer.new")  # a kill leaves all of it or nothing
+    tokens_.save(tokens, temporary)
+    shutil.rmtree(own, ignore_errors=True)  # of a try that came to nothing
+    os.replace(temporary, own)
     return tokens
 
 

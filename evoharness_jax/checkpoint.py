@@ -33,6 +33,12 @@ def manager(workdir: str | Path, keep: int) -> ocp.CheckpointManager:
     return ocp.CheckpointManager(folder, options=options)
 
 
+def begun(workdir: str | Path) -> bool:
+    """Say whether a run has a checkpoint to go on from."""
+    folder = Path(workdir) / "checkpoints"
+    return folder.is_dir() and any(path.name.isdigit() for path in folder.iterdir())
+
+
 def save(
     checkpoints: ocp.CheckpointManager, step: int, state: TrainState, host: dict
 ) -> None:

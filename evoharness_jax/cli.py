@@ -6,6 +6,7 @@ is one line that names it; the traceback goes to DIR/error.txt.
 
 import json
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -39,16 +40,15 @@ def main(run: Callable[[ConfigDict, str], object]) -> None:
         _keep_compilations()
         folder = Path(workdir.value)
         try:
+            if folder.is_file():
+                raise ValueError(f"--workdir: {folder} is a file, not a folder")
             folder.mkdir(parents=True, exist_ok=True)
             write_config(config.value, folder)
             run(config.value, str(folder))
         except (ValueError, OSError) as error:
             _fail(error, folder)
 
-    try:
-        app.run(start, flags_parser=_parse)
-    except (ValueError, AttributeError, TypeError) as error:  # from the config itself
-        _fail(error, None)
+    app.run(start, flags_parser=_parse)
 
 
 def _keep_compilations() -> None:
@@ -69,15 +69,34 @@ def _parse(argv):
     try:
         return flags.FLAGS(argv)
     except flags.Error as error:
+        words = str(error)
+        if "Traceback" in words:  # raised inside the config file
+            words = f"{words.partition(': Error whilst')[0]}: {_innermost(error)}"
+        sys.exit(f"error: {words}")
+    except (AttributeError, KeyError) as error:  # no such key in the config
+        key = str(_innermost(error).args[0]).strip("'")
+        flag = [w for w in argv if key in w.partition("=")[0].split(".")]
+        like = re.search(r'Did you mean "(\w+)"', str(error))
+        hint = f"; did you mean {like[1]!r}?" if like else ""
+        sys.exit(f"error: {' '.join(flag)}: the config has no {key!r}{hint}")
+    except (ValueError, TypeError) as error:
         sys.exit(f"error: {error}")
 
 
-def _fail(error: Exception, folder: Path | None) -> None:
+def _innermost(error: BaseException) -> BaseException:
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return error
+
+
+def _fail(error: Exception, folder: Path) -> None:
     where = ""
-    if folder is not None and folder.is_dir():
+    if isinstance(error, OSError) and not error.filename:
+        where = f": {folder}"  # a full disk does not say whose file it was
+    if folder.is_dir():
         try:
             (folder / "error.txt").write_text(traceback.format_exc())
-            where = f"  (traceback: {folder / 'error.txt'})"
+            where += f"  (traceback: {folder / 'error.txt'})"
         except OSError:  # a full disk must not hide what went wrong
             traceback.print_exc()
     sys.exit(f"error: {error}{where}")
@@ -92,5 +111,7 @@ def _let_configs_import_each_other(argv: list[str]) -> None:
             file = argv[here + 1].partition(":")[0]
         else:
             continue
+        if not os.path.isfile(file):
+            sys.exit(f"error: --config: there is no file {file}")
         root = os.path.dirname(os.path.dirname(os.path.abspath(file)))
         sys.path.insert(0, root)

@@ -9,6 +9,7 @@ DIR/collect.json. Killed and started again, it goes on with the next batch of ga
 """
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,8 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     setting = build.setting(config)
     tasks = build.choose(domain.tasks(collect.split), collect.games)
     tasks = [task for task in tasks for _ in range(collect.repeats)]
-    version = build.open_bank(config, domain, workdir)
     summaries = _done(workdir)
+    version = _first_bank(config, domain, workdir, summaries)
     policy = teacher(domain, collect.noise, collect.think)
     for number in range(len(summaries), collect.passes):
         records = _play(
@@ -45,8 +46,18 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         version = bank_.write(Path(workdir) / "bank", entries, version.name, number + 1)
         summary = summarise(records) | {"bank": version.name, **changes._asdict()}
         summaries.append(summary)
-        (Path(workdir) / "collect.json").write_text(json.dumps(summaries, indent=1))
+        _write_done(workdir, summaries)
     return summaries[-1]
+
+
+def _first_bank(config, domain, workdir, summaries):
+    """Return the bank of the next pass. A kill may have left HEAD one pass ahead."""
+    folder = Path(workdir) / "bank"
+    if summaries:
+        bank_.reset_head(folder, summaries[-1]["bank"])
+        return bank_.read(folder)
+    bank_.reset_head(folder, "")
+    return bank_.write(folder, build.first_bank(config, domain).entries, "", 0)
 
 
 def _play(number, config, domain, setting, version, policy, tasks, workdir):
@@ -133,6 +144,13 @@ def read_episodes(path: str | Path) -> list[dict]:
 def _done(workdir: str) -> list[dict]:
     path = Path(workdir) / "collect.json"
     return json.loads(path.read_text()) if path.exists() else []
+
+
+def _write_done(workdir: str, summaries: list[dict]) -> None:
+    path = Path(workdir) / "collect.json"
+    temporary = path.with_suffix(".new")
+    temporary.write_text(json.dumps(summaries, indent=1))
+    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def chosen(config: ConfigDict, domain) -> list:
 def play(config, policy, domain, bank, tasks, setting, batch, tokens, done=None):
     """Play each task once; returns the Rollout."""
     arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
-    return loop.rollout(
+    played = loop.rollout(
         policy,
         domain,
         arrays,
@@ -67,6 +67,19 @@ def play(config, policy, domain, bank, tasks, setting, batch, tokens, done=None)
         first_uid=EVALUATION_UID,
         tokens=tokens,
         on_episode=lambda r: done(r["won"]) if done else None,
+    )
+    check_context(config, played.records)
+    return played
+
+
+def check_context(config: ConfigDict, records: list[dict]) -> None:
+    """Raise ValueError where not one episode had room for a first response."""
+    if any(r["error"] != loop.CONTEXT_FULL or len(r["turns"]) > 1 for r in records):
+        return
+    least = min(r["turns"][0]["tokens"] for r in records) + config.model.response
+    raise ValueError(
+        f"model.context: {config.model.context} ids hold no first prompt and its "
+        f"response; {least} are the least"
     )
 
 
@@ -97,11 +110,15 @@ def line(summary: dict[str, Any]) -> str:
     """Say a summary in one line."""
     low, high = summary["interval"]
     calls = "  ".join(f"{verb} {n:.2f}" for verb, n in summary["calls"].items())
+    charged = ""
+    if summary["success_charged"] < summary["success"]:
+        charged = f"  if calls cost turns {100 * summary['success_charged']:.1f} %"
     return (
         f"{summary['split']}: {summary['wins']} of {summary['n']} won "
         f"({100 * summary['success']:.1f} %, 95 % interval {100 * low:.1f} to "
         f"{100 * high:.1f})  turns {summary['turns']:.1f}  calls "
         f"{summary['calls_total']:.2f} ({calls})  tokens {summary['tokens']:.0f}"
+        f"{charged}"
     )
 
 

@@ -85,6 +85,13 @@ def read(workdir: str | Path) -> list[dict[str, float]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def last(workdir: str | Path) -> dict[str, float]:
+    """Return the last numbers that a run wrote, none for a run that begins."""
+    path = Path(workdir) / "metrics.jsonl"
+    lines = read(workdir) if path.exists() else []
+    return {k: v for k, v in lines[-1].items() if k != "step"} if lines else {}
+
+
 @contextmanager
 def bar(title: str, total: int, done: int = 0):
     """Show how many episodes are over, and won: a bar on a terminal, else ten lines.
@@ -113,7 +120,11 @@ def bar(title: str, total: int, done: int = 0):
 def stop_unless_finite(numbers: dict[str, Any], step: int, checkpoints: Any) -> None:
     """Raise ValueError where an update was not finite, and say what is still good."""
     if not np.asarray(numbers["optim/finite"]):
+        last = checkpoints.latest_step()
+        good = "there is no checkpoint"
+        if last is not None:
+            good = f"the last good checkpoint is step {last}"
         raise ValueError(
-            f"loss or gradient of step {step} is not finite; the last good checkpoint "
-            f"is step {checkpoints.latest_step()} under {checkpoints.directory}"
+            f"loss or gradient of step {step} is not finite; {good} under "
+            f"{checkpoints.directory}"
         )

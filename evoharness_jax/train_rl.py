@@ -65,7 +65,6 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     state = policy_gradient.make_state(start, tx, jax.random.key(config.seed))
     state = jax.device_put(state, where)
 
-    bank = _first_bank(config, parts.domain, workdir)
     saved = checkpoint.manager(workdir, config.checkpoint.keep)
     first = 0
     if found := checkpoint.restore(saved, state, parts.facts):
@@ -73,10 +72,10 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         first, bank = host["step"], _go_back_to(host["bank"], workdir)
         metrics.log.info("going on from step %d with bank %s", first, bank.name)
     else:
-        bank_.reset_head(Path(workdir) / "bank", bank.name)
+        bank = _first_bank(config, parts.domain, workdir)
     writer = metrics.Writer(workdir, config.optim.steps, first)
     rows = Rows(parts.engine)
-    last: dict[str, Any] = {}
+    last = metrics.last(workdir)
     for step in range(first, config.optim.steps):
         begun = time.monotonic()
         tasks = tasks_of(config, parts.domain, step)
@@ -193,7 +192,7 @@ def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
         config, parts.model, parts.engine, rows, state.params, step
     )
     arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
-    return loop.rollout(
+    played = loop.rollout(
         policy,
         parts.domain,
         arrays,
@@ -204,6 +203,8 @@ def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
         first_uid=step * len(tasks),
         tokens=parts.model.tokens,
     )
+    evaluate.check_context(config, played.records)
+    return played
 
 
 def _learn(
@@ -297,18 +298,14 @@ def _evolve(config, bank: Version, played: Rollout, workdir: str, step: int):
 
 def _first_bank(config: ConfigDict, domain, workdir: str) -> Version:
     """Return version 0 of the run: `bank.path`, else that of `model.init`, else new."""
-    folder = Path(workdir) / "bank"
-    first = folder / "FIRST"
-    if first.exists():
-        return bank_.read(folder, first.read_text().strip())
     inherited = Path(config.model.init) / "bank"
     if not config.bank.path and inherited.is_dir():
         entries = bank_.read(inherited).entries
     else:
         entries = build.first_bank(config, domain).entries
-    version = bank_.write(folder, entries, bank_.head_name(folder), 0)
-    first.write_text(version.name + "\n")
-    return version
+    folder = Path(workdir) / "bank"
+    bank_.reset_head(folder, "")  # steps taken before a first checkpoint are gone
+    return bank_.write(folder, entries, "", 0)
 
 
 def _go_back_to(name: str, workdir: str) -> Version:
@@ -335,6 +332,11 @@ def _check(config: ConfigDict) -> None:
         raise ValueError(
             "rollout.group: an advantage compares episodes of one task, at least 2: "
             f"{config.rollout.group}"
+        )
+    if config.data.length < config.model.context:
+        raise ValueError(
+            "data.length: a packed row must hold a whole episode or turn, up to "
+            f"model.context = {config.model.context} ids: {config.data.length}"
         )
 
 

@@ -7,6 +7,7 @@ jitted update. Every batch is named by (seed, step), so a killed run that is sta
 again continues with the same batches and ends with the same bits.
 """
 
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -63,7 +64,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         first = host["step"]
         metrics.log.info("going on from step %d", first)
     writer = metrics.Writer(workdir, config.optim.steps, first)
-    last: dict[str, Any] = {}
+    last = metrics.last(workdir)
     for step in range(first, config.optim.steps):
         batch = next_batch(packed.batch, config, step)
         current, numbers = update(current, batch)
@@ -72,7 +73,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         if done % config.train.log_every == 0 or ending:
             last = {k: float(v) for k, v in numbers.items()}
             metrics.stop_unless_finite(last, done, saved)
-            if done % config.train.check_every == 0 or ending:
+            if checks and (done % config.train.check_every == 0 or ending):
                 last["loss/held_out"] = held_out_loss(score, current, checks)
             writer.write(done, last, ("loss/sft", "loss/held_out", "optim/lr"))
         if done % config.checkpoint.every == 0 or ending:
@@ -99,13 +100,13 @@ def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:
 
 
 def held_out_loss(score, current: TrainState, checks: list[Batch]) -> float:
-    """Return the mean negative log-likelihood of held-out responses, NaN for none."""
+    """Return the mean negative log-likelihood of held-out responses."""
     total = weight = 0.0
     for batch in checks:
         logp = np.asarray(score(current.params, batch))
         total -= float((logp * batch.weight).sum())
         weight += float(batch.weight.sum())
-    return total / weight if weight else float("nan")
+    return total / weight
 
 
 def _usable(config: ConfigDict, records: list[dict], folder: str) -> list[dict]:
@@ -143,6 +144,11 @@ def _split(config: ConfigDict, records: list[dict]) -> tuple[list, list]:
 def _pack(config: ConfigDict, tokens, records: list[dict]) -> packing.Packed:
     rows = [examples.rows(tokens, record) for record in records]
     fields = packing.from_turns(stream_.turns(rows, 0))
+    longest = max((len(one) for one in fields["tokens"]), default=0)
+    if longest > config.data.length:
+        raise ValueError(
+            f"data.length: {config.data.length} ids do not hold a row of {longest}"
+        )
     return packing.pack(fields, config.data.length)
 
 
@@ -160,7 +166,9 @@ def _inherit_bank(folder: str, workdir: str) -> None:
     """The bank grown during collection goes on with the model."""
     source, target = Path(folder) / "bank", Path(workdir) / "bank"
     if source.is_dir() and not target.exists():
-        shutil.copytree(source, target)
+        temporary = target.with_name("bank.new")  # a kill leaves all of it or nothing
+        shutil.copytree(source, temporary, dirs_exist_ok=True)
+        os.replace(temporary, target)
 
 
 if __name__ == "__main__":

@@ -161,12 +161,13 @@ def teacher(sight: Sight) -> tuple[str, str]:
     episode, words = sight.episode, sight.lexicon
     word = sight.objective.removeprefix("reach ")
     done = [int(v) for v in episode.verbs[: int(episode.turn)]]
-    if COMMIT not in done:
+    if "commit" in sight.tools and COMMIT not in done:
         return "", "commit [reach the number]"
-    if RECALL not in done:
+    if "recall" in sight.tools and RECALL not in done:
         return "", "recall"
     # At even counts half of the episodes look again at what they already know.
-    if done[-1] != TRACK and (sight.seed + len(done)) % 2 == 0:
+    look = done[-1:] != [TRACK] and (sight.seed + len(done)) % 2 == 0
+    if "track" in sight.tools and look:
         return "", "track [counter]"
     recalled = [sight.bank_text[s] for s in episode.workspace.hints if s >= 0]
     numbers = dict(text.split(": ", 1) for text in recalled if ": " in text)

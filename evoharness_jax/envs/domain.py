@@ -52,6 +52,7 @@ class Sight(NamedTuple):
     lexicon: Lexicon
     episode: Episode  # numpy leaves
     bank_text: tuple[str, ...]  # [X]; only slots in `workspace.hints` may be read
+    tools: frozenset[str]  # meta-verbs that exist in this mode and are switched on
     seed: int  # differs by episode and turn, for noise
 
 

@@ -295,6 +295,7 @@ def _ask(game: _Game, one: _Live, episode: Episode) -> Request | None:
         lexicon=one.lexicon,
         episode=episode,
         bank_text=game.words.texts,
+        tools=tools_on(game.setting),
         seed=crc32(f"{one.uid}/{turn}".encode()),
     )
     tail = prompt_.tail(
@@ -357,6 +358,18 @@ def _absorb(game: _Game, one: _Live, move: Action, observation) -> Event:
         game.domain, game.words, one.lexicon, move, observation, turn.get("tokens", 0)
     )
     return event
+
+
+def tools_on(setting: Setting) -> frozenset[str]:
+    """Return the meta-verbs that an episode offers."""
+    if setting.style.mode != "inline":
+        return frozenset()
+    verbs = {
+        "belief": ("track",),
+        "progress": ("commit",),
+        "experience": ("recall", "note"),
+    }
+    return frozenset(v for m in modules_on(setting.rules) for v in verbs[m])
 
 
 def modules_on(rules: Rules) -> frozenset[str]:

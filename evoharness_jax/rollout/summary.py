@@ -37,6 +37,8 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
         "wins": wins,
         "n": n,
         "interval": wilson(wins, n),
+        # Where meta-actions were free: what is left when each costs a turn after all.
+        "success_charged": mean(r["won"] and _in_time(r) for r in records),
         "by_type": by_type,
         "steps": mean(r["env_steps"] for r in records),
         "turns": mean(r["num_turns"] for r in records),
@@ -49,6 +51,10 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
         "dropped": sum(r["dropped"] for r in records),
         "stops": dict(sorted(Counter(r["stop"] for r in records).items())),
     }
+
+
+def _in_time(record: dict[str, Any]) -> bool:
+    return record["num_turns"] <= record["setting"]["rules"]["max_turns"]
 
 
 def games(records: list[dict[str, Any]]) -> list[dict[str, Any]]:

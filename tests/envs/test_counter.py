@@ -34,7 +34,8 @@ def test_splits_share_no_code_word():
 
 
 def test_every_number_is_some_words_and_none_is_the_start():
-    assert set(counter.NUMBERS.values()) == set(counter.TARGETS) == {*range(-5, 6)} - {0}
+    want = {*range(-5, 6)} - {0}
+    assert set(counter.NUMBERS.values()) == set(counter.TARGETS) == want
 
 
 def test_an_unknown_split_is_named():
@@ -128,8 +129,7 @@ def test_prompt_names_the_tools_that_are_on():
     assert counter.prompt("always_on", modules) == line
     assert counter.prompt("inline", frozenset()) == line
     assert counter.prompt("inline", modules) == (
-        f"{line} Tools: track [counter], commit [subgoal], "
-        "recall, note [insight]."
+        f"{line} Tools: track [counter], commit [subgoal], recall, note [insight]."
     )
     assert counter.prompt("inline", frozenset(["belief"])) == (
         f"{line} Tools: track [counter]."
@@ -166,6 +166,7 @@ def test_the_teacher_reads_what_it_recalled_whatever_else_is_there():
         lexicon=words,
         bank_text=("zulu: 2", "counting up helps"),
         episode=SimpleNamespace(verbs=verbs, turn=3, workspace=workspace),
+        tools=frozenset(("track", "commit", "recall", "note")),
         seed=0,
     )
     assert counter.teacher(sight) == ("", "inc")

@@ -6,11 +6,16 @@ What is played is what the original loader plays: a game needs a `traj_data.json
 beside it and a `solvable` that is true, no movable receptacle, nothing sliced, and a
 standard task type. The rest is counted with its reason. A scan reads only the end of
 each game, where `solvable` stands.
+
+    python -m evoharness_jax.envs.alfworld.data [FOLDER]
+
+tells what is there by release, split and type, and what is skipped and why.
 """
 
 import json
 import os
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
@@ -27,6 +32,10 @@ TASK_TYPES = (
 )
 GAME, TRAJECTORY = "game.tw-pddl", "traj_data.json"
 NEEDED = ("pddl_domain", "grammar", "pddl_problem")
+HOW_TO_GET = (
+    "alfworld-download fetches the games (pip install alfworld==0.4.2); then set "
+    "ALFWORLD_DATA to the folder that holds json_2.1.1"
+)
 TAIL = 4096  # bytes read of each game in a scan
 SOLVABLE = re.compile(rb'"solvable":\s*(true|false)')
 
@@ -57,7 +66,11 @@ def games(split: str, root: str | None = None) -> tuple[Task, ...]:
 
 def scan(split: str, root: str | None = None) -> Scan:
     """Return the playable games of a split, and the count of the others by reason."""
-    folder = split_folder(split, root)
+    return scan_folder(split_folder(split, root))
+
+
+def scan_folder(folder: Path) -> Scan:
+    """Return what `scan` does, of a split's own folder."""
     tasks, skipped = [], Counter()
     for trial in _trials(folder):
         name = f"{trial.parent.name}/{trial.name}"
@@ -65,7 +78,7 @@ def scan(split: str, root: str | None = None) -> Scan:
         if reason:
             skipped[reason] += 1
         else:
-            tasks.append(Task(name, _type(trial), split, str(trial / GAME)))
+            tasks.append(Task(name, _type(trial), folder.name, str(trial / GAME)))
     return Scan(tuple(sorted(tasks)), skipped)
 
 
@@ -89,22 +102,24 @@ def data_root(root: str | None = None) -> Path:
     """Return the data folder, which must exist."""
     named = root or os.environ.get("ALFWORLD_DATA")
     if not named:
-        raise ValueError("no ALFWorld data: set ALFWORLD_DATA to its folder")
+        raise ValueError(f"no ALFWorld data: ALFWORLD_DATA is not set. {HOW_TO_GET}")
     folder = Path(named).expanduser()
     if not folder.is_dir():
-        raise ValueError(f"no ALFWorld data: {folder} is not a folder")
+        raise ValueError(f"no ALFWorld data: {folder} is not a folder. {HOW_TO_GET}")
     return folder
 
 
 def splits(root: str | None = None) -> dict[str, Path]:
     """Return the splits there are; one in two releases is that of the first."""
-    folder = data_root(root)
-    releases = sorted(p for p in folder.glob("json_*") if p.is_dir())
     found: dict[str, Path] = {}
-    for release in releases:
-        for split in sorted(p for p in release.iterdir() if p.is_dir()):
-            found.setdefault(split.name, split)
+    for folder in _every_split(root):
+        found.setdefault(folder.name, folder)
     return found
+
+
+def _every_split(root: str | None) -> list[Path]:
+    """Return the split folders of every release, by name."""
+    return sorted(p for p in data_root(root).glob("json_*/*") if p.is_dir())
 
 
 def split_folder(split: str, root: str | None = None) -> Path:
@@ -166,3 +181,44 @@ def _type(trial: Path) -> str:
         return json.loads((trial / TRAJECTORY).read_text()).get("task_type", "")
     except ValueError:
         return ""
+
+
+def spelling(path: str) -> str:
+    """Return how a game's grammar has things put down: "move" or "put"."""
+    grammar = json.loads(Path(path).read_text(encoding="utf-8"))["grammar"]
+    return "move" if "move {o} to {r}" in grammar else "put"
+
+
+def main(root: str | None = None) -> None:
+    """Print what the data folder holds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    grid = Table(title=f"games under {data_root(root)}", box=None)
+    grid.add_column("release/split", no_wrap=True)
+    grid.add_column("says")
+    for name in ("place", "look", "clean", "heat", "cool", "two", "all"):
+        grid.add_column(name, justify="right")
+    notes = []
+    for folder in _every_split(root):
+        found = scan_folder(folder)
+        count = Counter(task.type for task in found.tasks)
+        cells = [str(count[kind]) for kind in TASK_TYPES]
+        where = f"{folder.parent.name}/{folder.name}"
+        word = spelling(found.tasks[0].spec) if found.tasks else ""
+        grid.add_row(where, word, *cells, str(len(found.tasks)))
+        if found.skipped:
+            why = ", ".join(f"{n} {reason}" for reason, n in found.skipped.items())
+            notes.append(f"skipped in {where}: {why}")
+    console = Console()
+    if grid.row_count:
+        console.print(grid, *notes, sep="\n")
+    else:
+        console.print(f"no games under {data_root(root)}. {HOW_TO_GET}")
+
+
+if __name__ == "__main__":
+    try:
+        main(*sys.argv[1:2])
+    except ValueError as error:
+        sys.exit(f"error: {error}")

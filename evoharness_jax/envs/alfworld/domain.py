@@ -5,9 +5,8 @@ from functools import partial
 from importlib import resources
 
 from evoharness_jax.bpe import lexicon as lexicon_
-from evoharness_jax.envs.alfworld import data, goals, teacher
+from evoharness_jax.envs.alfworld import data, engines, goals, teacher
 from evoharness_jax.envs.alfworld.read import ATTRIBUTES, read
-from evoharness_jax.envs.alfworld.textworld import Pool
 from evoharness_jax.envs.domain import Domain, Observation, Task
 
 BANNER = "-= Welcome to TextWorld, ALFRED! =-"
@@ -20,7 +19,7 @@ SECTION = re.compile(r"^\[([a-z ]+)\]\n", re.MULTILINE)
 
 
 def make(
-    engine: str = "textworld",
+    engine: str = "native",
     root: str | None = None,
     workers: int = 4,
     timeout: float = 120.0,
@@ -30,24 +29,22 @@ def make(
     """Return ALFWorld on an engine.
 
     Args:
-        engine: "textworld", the real one, in worker processes.
+        engine: "native", "textworld" or "both"; see `engines`.
         root: the data folder; None: $ALFWORLD_DATA.
-        workers: episodes that may be alive at once.
-        timeout: seconds one call of the engine may take.
-        cache_dir: where translated games are kept for the next time; None: not.
+        workers: textworld: episodes that may be alive at once.
+        timeout: textworld: seconds one call may take.
+        cache_dir: where compiled and translated games are kept; None: not.
         prompt: "full" for a pretrained model, "terse" for a small one from scratch.
     """
-    if engine != "textworld":
-        raise ValueError(f"unknown engine: {engine=}, there is: textworld")
     data.data_root(root)
     template = _template(prompt)
-    pool = Pool(workers, timeout, cache_dir)
+    played = engines.make(engine, workers, timeout, cache_dir)
     return Domain(
         name="alfworld",
         tasks=partial(data.games, root=root),
-        reset=pool.reset,
-        step=pool.step,
-        close=pool.release,
+        reset=played.reset,
+        step=played.step,
+        close=played.close,
         lexicon=lexicon,
         read=read,
         show=show,
@@ -56,14 +53,14 @@ def make(
         task_type=task_type,
         teacher=teacher.decide,
         manual=(),
-        capacity=workers,
-        workers=workers,
+        capacity=played.capacity,
+        workers=played.workers,
     )
 
 
 def lexicon(task: Task, observation: Observation) -> lexicon_.Lexicon:
     """Return the lexicon of a new episode."""
-    return lexicon_.empty(ATTRIBUTES, task.type)
+    return lexicon_.empty(ATTRIBUTES, task.type, observation.objective)
 
 
 def show(text: str) -> str:

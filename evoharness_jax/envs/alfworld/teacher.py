@@ -14,13 +14,14 @@ not taught to guess.
 
 import random
 
+from evoharness_jax.bpe.workspace import SPENT
 from evoharness_jax.envs.alfworld import habits
 from evoharness_jax.envs.alfworld import mind as mind_
 from evoharness_jax.envs.alfworld.goals import LOOK, TWO
 from evoharness_jax.envs.alfworld.mind import Mind
 from evoharness_jax.envs.alfworld.read import CLOSABLE
 from evoharness_jax.envs.domain import Sight
-from evoharness_jax.types import COMMIT, ENV, META_VERBS, NOTE, RECALL, TRACK
+from evoharness_jax.types import COMMIT, META_VERBS, NOTE, RECALL, TRACK
 
 Decision = tuple[str, str]  # thought, action
 # How to make a thing so, and where.
@@ -29,7 +30,6 @@ MAKE = {
     "hot": ("heat", "microwave"),
     "cold": ("cool", "fridge"),
 }
-OFF_TAGS = (3, 4)  # workspace.TAGS: the tool is off, the budget is spent
 IN_MIND = 6  # last actions that a prompt shows
 SEARCHED = 6  # places after which a search has lost count
 TRACKS = 5  # of one episode
@@ -47,19 +47,17 @@ def decide(sight: Sight, noise: float = 0.0) -> Decision:
     draw = random.Random(sight.seed)
     if draw.random() < noise:
         return _err(mind, draw)
-    return _use_workspace(mind) or _act(mind) or _look_again(mind, draw)
+    return _use_workspace(mind, sight.tools) or _act(mind) or _look_again(mind, draw)
 
 
 # The workspace.
 
 
-def _use_workspace(mind: Mind) -> Decision | None:
-    off = {verb for _, verb, tag in mind.past if tag in OFF_TAGS}
-    # A tool that reached the household as a command: there are no tools.
-    starts = tuple(f"{verb} " for verb in META_VERBS)
-    none = any(verb == ENV and text.startswith(starts) for text, verb, _ in mind.past)
-    if none or len(mind.past) >= LATE:
+def _use_workspace(mind: Mind, tools: frozenset[str]) -> Decision | None:
+    if len(mind.past) >= LATE:
         return None
+    off = {verb for _, verb, tag in mind.past if tag == SPENT}
+    off |= {verb for verb, name in enumerate(META_VERBS, 1) if name not in tools}
     ways = ((COMMIT, _plan), (NOTE, _learn), (RECALL, _remember), (TRACK, _look_up))
     found = (way(mind) for verb, way in ways if verb not in off)
     return next((decision for decision in found if decision), None)

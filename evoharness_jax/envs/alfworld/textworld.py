@@ -105,11 +105,10 @@ class Pool:
         """
         worker = self._playing(seat)
         if worker is None:
-            return seat, _error("the episode is over, or its simulator is gone")
-        wanted = " ".join(action.lower().split())
-        command = next((c for c in worker.last.commands if c.lower() == wanted), None)
+            return seat, failed("the episode is over, or its simulator is gone")
+        command = spelled(action, worker.last.commands)
         if command is None:
-            return seat, worker.last._replace(text=NOTHING, valid=False)
+            return seat, refused(worker.last)
         return seat, self._call(seat, "step", command)
 
     def release(self, seat: Seat) -> None:
@@ -153,7 +152,7 @@ class Pool:
         """Ask a process and wait, but not for ever."""
         worker = self._playing(seat)
         if worker is None:
-            return _error("the simulator pool is closed")
+            return failed("the simulator pool is closed")
         with worker.lock:
             try:
                 worker.pipe.send((request, argument))
@@ -167,8 +166,8 @@ class Pool:
         if outcome == "error":
             self._lose(seat)
             if request == "load":
-                return _error(f"{argument}: {answer}")
-            return _error(answer, worker.last.objective)
+                return failed(f"{argument}: {answer}")
+            return failed(answer, worker.last.objective)
         text, commands, won = answer
         objective = worker.last.objective if request == "step" else objective_of(text)
         worker.last = Observation(
@@ -184,6 +183,22 @@ class Pool:
                 self.lost += 1
                 _end(worker)
             self._changed.notify_all()
+
+
+def spelled(action: str, commands: tuple[str, ...]) -> str | None:
+    """Return the command that an action means, whatever its case and spaces."""
+    wanted = " ".join(action.lower().split())
+    return next((c for c in commands if c.lower() == wanted), None)
+
+
+def refused(seen: Observation) -> Observation:
+    """Return what an action that is not admissible gets: nothing has changed."""
+    return seen._replace(text=NOTHING, valid=False)
+
+
+def failed(why: str, objective: str = "") -> Observation:
+    """Return the observation that ends an episode whose game broke."""
+    return Observation("", (), objective, True, False, 0.0, False, {"error": why})
 
 
 def _start(cache: str | None) -> Worker:
@@ -224,10 +239,6 @@ def _exit_code(worker: Worker) -> int | None:
         return worker.process.wait(timeout=1.0)
     except subprocess.TimeoutExpired:
         return None
-
-
-def _error(why: str, objective: str = "") -> Observation:
-    return Observation("", (), objective, True, False, 0.0, False, {"error": why})
 
 
 def _private(folder: Path) -> Path:

@@ -113,3 +113,16 @@ def test_real_games_of_all_types_are_found(alfworld_data):
     found = data.scan("train", str(alfworld_data))
     assert {task.type for task in found.tasks} == set(data.TASK_TYPES)
     assert not found.skipped
+
+
+def test_the_command_tells_what_is_there_and_what_is_not(tmp_path, capsys):
+    put(tmp_path, "train", PLAIN, game={**GAME, "grammar": "move {o} to {r}"})
+    put(tmp_path, "train", PLAIN, "unsolvable", {**GAME, "solvable": False})
+    data.main(str(tmp_path))
+    told = capsys.readouterr().out
+    row = next(line for line in told.splitlines() if "json_2.1.1/train" in line)
+    assert row.split() == "json_2.1.1/train move 1 0 0 0 0 0 1".split()
+    assert "skipped in json_2.1.1/train: 1 unsolvable" in told
+    (tmp_path / "nothing").mkdir()
+    data.main(str(tmp_path / "nothing"))
+    assert "alfworld-download" in capsys.readouterr().out

@@ -2,10 +2,12 @@
 
 import random
 
+import hypothesis
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import strategies
 
 import kitchen
 from evoharness_jax.envs.alfworld import engine, plan
@@ -52,7 +54,7 @@ def test_reset(game):
         "inventory",
         "look",
     )
-    assert observation.objective == "heat some apple."
+    assert observation.objective == "heat some apple"
     assert observation[3:] == (False, False, 0.0, True, {})
     assert state.steps == 0
 
@@ -128,6 +130,15 @@ def test_refused(game, command):
     assert state.steps == 1
 
 
+@hypothesis.given(strategies.text())
+def test_no_words_break_it(game, command):
+    state, observation = engine.reset(game)
+    accepted = command.strip() in observation.commands
+    _, observation = engine.step(game, state, command)
+    assert observation.valid == accepted
+    assert (observation.text == "Nothing happens.") == (not accepted)
+
+
 def test_white_space_around_a_command_does_not_matter(game):
     state, _ = engine.reset(game)
     assert engine.step(game, state, " \t look\x1f\n")[1].valid
@@ -201,65 +212,6 @@ def test_numpy_and_jax_agree(goal):
         assert all(jax.tree.leaves(dtypes))
 
 
-def test_a_batch_is_its_episodes():
-    games = [compile_game(kitchen.game(goal)) for goal in GOALS]
-    games.append(compile_game(kitchen.older()))
-    rng = random.Random(0)
-    batch, states, seen = engine.start_batch(games, limit=50)
-    alone = [engine.reset(game, 50) for game in games]
-    for _ in range(40):
-        assert seen == [observation for _, observation in alone]
-        commands = [rng.choice((*o.commands, "nonsense", None)) for o in seen]
-        states, found = engine.step_batch(batch, states, commands)
-        for row, (game, command) in enumerate(zip(games, commands)):
-            if command is None:
-                assert found[row] is None
-            else:
-                alone[row] = engine.step(game, alone[row][0], command)
-                seen[row] = found[row]
-
-
-def test_vmap_of_one_is_one_and_padding_changes_nothing(game):
-    sizes = engine.Sizes(commands=300, things=21, places=17, spots=33)
-    rng = random.Random(1)
-    for padded in (engine.sizes_of([game]), sizes):
-        batch, states, _ = engine.start_batch([game], sizes=padded)
-        state, _ = engine.reset(game)
-        for _ in range(30):
-            mask = np.asarray(engine.admissible(np, game.tables, state))
-            command = game.commands[rng.choice(np.flatnonzero(mask).tolist())]
-            state, observation = engine.step(game, state, command)
-            states, found = engine.step_batch(batch, states, [command])
-            assert found == [observation]
-
-
-def test_an_episode_is_replaced_and_the_others_stay():
-    first, second = (compile_game(kitchen.game(goal)) for goal in GOALS[:2])
-    batch, states, _ = engine.start_batch([first, first])
-    states, _ = engine.step_batch(batch, states, ["go to desk 1", "go to desk 1"])
-    batch, states, observation = engine.replace_episode(batch, states, 0, second)
-    assert observation == engine.reset(second)[1]
-    states, seen = engine.step_batch(batch, states, ["look", "look"])
-    assert seen[0].text.startswith("You are in the middle of a room.")
-    assert seen[1].text.startswith("You are facing the desk 1.")
-    small = engine.sizes_of([first])._replace(things=3)
-    with pytest.raises(ValueError, match="game larger than the batch"):
-        engine.start_batch([first], sizes=small)
-    with pytest.raises(ValueError, match="1 commands for 2 episodes"):
-        engine.step_batch(batch, states, ["look"])
-
-
-def test_an_episode_takes_little_memory(game):
-    # the largest training game: 2,978 commands, 70 things, 54 places, 41 spots
-    sizes = engine.Sizes(commands=3072, things=72, places=56, spots=48)
-    sized = [engine.start_batch([game] * n, sizes=sizes)[:2] for n in (1, 3)]
-    one, three = (
-        sum(leaf.nbytes for leaf in jax.tree.leaves((batch.tables, states)))
-        for batch, states in sized
-    )
-    assert (three - one) / 2 < 20_000
-
-
 def test_the_absent_command_is_refused_in_arrays(game):
     state = engine.transition(np, game.tables, game.initial, np.int32(NONE))
     assert_same(state.replace(steps=np.int32(0)), game.initial)
@@ -274,9 +226,9 @@ def test_parity_with_textworld(alfworld_data):
     ]
     env, steps = parity.real_engine(), 0
     for paths in releases:
-        chosen, _ = parity.choose(paths, 6, seed=1)
+        chosen, _ = parity.choose(paths, 4, seed=1)
         for path in chosen:
             result = parity.compare(env, path, load(path), walks=1, seed=0)
             assert result["differences"] == []
             steps += result["steps"]
-    assert steps > 200
+    assert steps > 100

@@ -73,7 +73,7 @@ def test_kitchen():
         "eggtype",
         "knifetype",
     )
-    assert game.objective == "heat some apple."
+    assert game.objective == "heat some apple"
     assert game.task == "Your task is to: heat some apple."
     assert game.task_type == "pick_heat_then_place_in_recep"
     assert game.walkthrough == ()
@@ -236,6 +236,13 @@ def test_cache(path, tmp_path):
     stored.write_bytes(stored.read_bytes()[:100])  # cut short
     assert_same(game, games.load_cached(path, str(cache)))
     assert_same(game, games.unpack(stored.read_bytes()))
+
+
+def test_a_cache_that_cannot_be_written_costs_no_game(path, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    assert_same(games.load(path), games.load_cached(path, str(blocked)))
+    assert blocked.read_text() == "not a folder"
 
 
 def test_many_write_the_cache_at_once(path, tmp_path):

@@ -14,7 +14,7 @@ from evoharness_jax.envs.alfworld import habits, teacher
 from evoharness_jax.envs.alfworld.domain import make
 from evoharness_jax.envs.alfworld.read import ATTRIBUTES, read
 from evoharness_jax.envs.domain import Observation, Sight
-from evoharness_jax.types import ENV, NONE
+from evoharness_jax.types import ENV, META_VERBS, NONE
 
 X = 16
 RULES = Rules(max_turns=50)
@@ -58,11 +58,16 @@ def bank_of(*texts):
     return bank, lexicon.index_bank(texts, ("",) * X)
 
 
+TOOLS = frozenset(META_VERBS)
+
+
 class Play:
     """One episode, driven by hand: feedback in, the teacher's next action out."""
 
-    def __init__(self, objective, bank=(), text=INTRO, commands=GO, rules=RULES):
-        self.objective, self.rules = objective, rules
+    def __init__(
+        self, objective, bank=(), text=INTRO, commands=GO, rules=RULES, tools=TOOLS
+    ):
+        self.objective, self.rules, self.tools = objective, rules, tools
         self.bank, self.words = bank_of(*bank)
         self.lexicon = lexicon.empty(ATTRIBUTES)
         self.seen = self._observation(text, commands)
@@ -85,6 +90,7 @@ class Play:
             self.lexicon,
             self.episode,
             bank,
+            self.tools,
             seed,
         )
 
@@ -182,22 +188,20 @@ def test_it_looks_for_the_lamp_once_it_holds_the_thing():
 
 
 def test_it_goes_without_tools_that_are_off():
-    play = Play("put a pen in desk", rules=RULES._replace(progress=False))
-    play.expect("commit [find pen | take pen | put pen in desk]")
+    play = Play("put a pen in desk", tools=TOOLS - {"commit"})
     play.expect("recall [pen]")
     assert play.next().startswith("go to ")
 
 
 def test_it_goes_without_tools_where_there_are_none():
-    play = Play("put a pen in desk")
-    # Outside of inline mode a meta-action is a command, and refused.
-    text = "commit [find pen | take pen | put pen in desk]"
-    assert play.next() == text
-    play.lexicon, index = lexicon.text(play.lexicon, text)
-    event = lexicon.null_event(X).replace(
-        verb=np.int8(ENV), well_formed=np.bool_(True), action=np.int32(index)
-    )
-    play.episode = jax.device_get(step(RULES, play.bank, play.episode, event))
+    assert Play("put a pen in desk", tools=frozenset()).next().startswith("go to ")
+
+
+def test_it_stops_asking_when_the_budget_is_spent():
+    play = Play("put a pen in desk", rules=RULES._replace(max_meta=0))
+    play.expect("commit [find pen | take pen | put pen in desk]")
+    assert play.next() == "recall [pen]"
+    play.do("recall [pen]")
     assert play.next().startswith("go to ")
 
 
