@@ -35,7 +35,8 @@ def main(run: Callable[[ConfigDict, str], object]) -> None:
     def start(argv):
         if len(argv) > 1:
             raise app.UsageError(f"what is {' '.join(argv[1:])}?")
-        logging.set_verbosity(logging.ERROR)  # orbax warns of what we ask for
+        # Orbax warns of what we ask for, and logs the errors that it raises.
+        logging.set_verbosity(logging.FATAL)
         metrics.log_to_stderr()
         _keep_compilations()
         folder = Path(workdir.value)

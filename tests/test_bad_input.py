@@ -27,7 +27,7 @@ def command(config="alfworld_sft", arg=runs.COUNTER, *more, **changes):
         ),
         (
             command() + ["--config.optm.lr=1"],
-            "error: --config.optm.lr=1: the config has no 'optm'; did you mean 'optim'?",
+            "--config.optm.lr=1: the config has no 'optm'; did you mean 'optim'?",
         ),
         (
             command() + ["--config.optim.steps=abc"],
@@ -101,7 +101,7 @@ def test_a_setting_that_cannot_be_is_named(arg, changes, message, tmp_path):
         (
             ",regime=append",
             {},
-            "collected with env.regime = 'per_turn', this run has 'a",
+            "env.regime = 'per_turn', this run has 'append'",
         ),
     ],
 )
@@ -114,9 +114,7 @@ def test_fine_tuning_names_what_does_not_fit(arg, changes, message, tmp_path):
 
 def test_episodes_of_a_folder_without_any_are_named(tmp_path):
     config = runs.config("alfworld_sft", changes={EPISODES: tmp_path})
-    with pytest.raises(
-        ValueError, match=f"data.episodes: {tmp_path} holds no finished"
-    ):
+    with pytest.raises(ValueError, match=f"data.episodes: {tmp_path} holds no fini"):
         train_sft.run(config, str(tmp_path / "run"))
 
 
@@ -127,7 +125,7 @@ def test_episodes_of_a_folder_without_any_are_named(tmp_path):
         ({"model.init": "/no/run"}, "model.init: /no/run is neither a run"),
         ({"rollout.temperature": 0.0}, "rollout.temperature: a greedy rollout"),
         ({"rollout.group": 1}, "rollout.group: an advantage compares .* at least 2: 1"),
-        ({"data.length": 128}, "data.length: .* model.context = 256 ids: 128"),
+        ({"data.length": 128}, r"data.length: .* model.context = \d+ ids: 128"),
         ({"model.context": 64}, r"model.context: 64 ids hold no first prompt .*; \d+ "),
     ],
 )
@@ -185,7 +183,7 @@ def household(folder, split="valid_seen", data=None):
 
 def test_missing_data_is_named(tmp_path, monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    with pytest.raises(ValueError, match="set ALFWORLD_DATA to its folder"):
+    with pytest.raises(ValueError, match="set ALFWORLD_DATA"):
         household(tmp_path)
     monkeypatch.setenv("ALFWORLD_DATA", "/no/data")
     with pytest.raises(ValueError, match="no ALFWorld data: /no/data is not a folder"):
@@ -236,8 +234,8 @@ def test_a_full_disk_leaves_the_checkpoint_before_it_good(tmp_path):
     assert (
         f"error: checkpoint of step 4 under {tmp_path}/checkpoints could not be "
         "written, step 2 stays good"
-    ) in full.last
-    assert "File too large" in full.last
+    ) in full.output
+    assert "File too large" in full.output
     assert runs.steps(tmp_path) == [runs.HALF, 2]
     train_sft.run(runs.config("alfworld_sft", changes=settings), str(tmp_path))
     assert runs.left_behind(tmp_path) == runs.left_behind(runs.short())

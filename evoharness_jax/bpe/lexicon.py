@@ -36,7 +36,7 @@ from evoharness_jax.types import (
     N,
 )
 
-WORD = re.compile(r"[a-z0-9]+")
+WORD = re.compile(r"(?<!\w)-\d+|[a-z0-9]+")  # "-3" is a number, not a 3
 # Words that carry no meaning in a subgoal or a query.
 STOP_WORDS = frozenset(
     "a an the some of to in on at is are i my me and or do does it for with where "
@@ -265,7 +265,7 @@ def _read_track(lexicon: Lexicon, argument: str) -> tuple[np.int8, np.ndarray]:
 
 def _read_commit(lexicon: Lexicon, event: Event, argument: str):
     phrases = [p.strip() for p in argument.split("|")]
-    phrases = [p for p in phrases if p]
+    phrases = [p for p in phrases if normalise(p)]
     texts, keys, status = [], [], []
     for phrase in phrases[:C]:
         head, colon, rest = phrase.partition(":")
@@ -289,7 +289,7 @@ def _read_commit(lexicon: Lexicon, event: Event, argument: str):
 
 def _content_words(words: str) -> list[str]:
     found = WORD.findall(words.lower())
-    return [w for w in found if w not in STOP_WORDS and not w.isdigit()]
+    return [w for w in found if w not in STOP_WORDS and not w.lstrip("-").isdigit()]
 
 
 def _pad(ids: list[int]) -> np.ndarray:

@@ -25,8 +25,12 @@ WORDS = (
 ).split()
 FAR = 5
 TARGETS = (*range(-FAR, 0), *range(1, FAR + 1))
-# 7 is prime to their number, so all of them come up and neighbours differ.
-NUMBERS = {word: TARGETS[(7 * i + 3) % len(TARGETS)] for i, word in enumerate(WORDS)}
+# Every second word is for training. 7 is prime to the number of targets, so that all
+# of them come up on both sides.
+NUMBERS = {
+    word: TARGETS[(7 * (i // 2) + 5 * (i % 2) + 3) % len(TARGETS)]
+    for i, word in enumerate(WORDS)
+}
 
 
 class State(NamedTuple):

@@ -67,10 +67,12 @@ def answer(
         episodes: row -> (episode uid, turn), which name the random stream.
 
     Raises:
-        ValueError: a prompt leaves no room for a response.
+        ValueError: a prompt is empty, or leaves no room for a response.
     """
     new, start = {}, np.zeros(engine.rows, np.int32)
     for row, prompt in prompts.items():
+        if not prompt:
+            raise ValueError(f"the prompt of row {row} is empty: it was not encoded")
         if len(prompt) + engine.response > engine.context:
             raise ValueError(
                 f"a prompt of {len(prompt)} ids and a response of {engine.response} "

@@ -10,7 +10,7 @@ Collection, training and evaluation all run this; only the policy differs.
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
@@ -185,8 +185,18 @@ def _play(game: _Game, tasks: list[Task], first_uid: int):
 
 
 def _begin(game: _Game, tasks: list[Task], first_uid: int):
+    with ExitStack() as undo:
+        begun = _open(game, tasks, first_uid, undo)
+        undo.pop_all()  # from here on `_play` closes them
+    return begun
+
+
+def _open(game: _Game, tasks: list[Task], first_uid: int, undo: ExitStack):
+    opened = []
     with _timed(game, "env"):
-        opened = list(game.map(game.domain.reset, tasks))
+        for state, seen in game.map(game.domain.reset, tasks):
+            undo.callback(game.domain.close, state)
+            opened.append((state, seen))
     live, events, openings = [], [], []
     for row, (task, (state, seen)) in enumerate(zip(tasks, opened)):
         lexicon, event, opening = record_.open_events(
@@ -205,15 +215,11 @@ def _begin(game: _Game, tasks: list[Task], first_uid: int):
         live.append(one)
         events.append(event)
         openings.append(opening)
-    spare = game.batch - len(live)
-    events += [lexicon_.null_event(len(game.words.texts))] * spare
+    spare = game.batch - len(live)  # rows that are over before they begin
+    events += [record_.cut(len(game.words.texts))] * spare
     openings += [Opening(np.bool_(False), np.int32(NONE), np.int32(NONE))] * spare
-    episodes = start_batch(
-        game.setting.rules, game.bank, stack(events), stack(openings)
-    )
-    # A spare row, or a game that would not start, is over before it begins.
-    idle = [bool(one.record["error"]) for one in live] + [True] * spare
-    return live, episodes.replace(done=episodes.done | np.array(idle))
+    rules = game.setting.rules
+    return live, start_batch(rules, game.bank, stack(events), stack(openings))
 
 
 def _open_record(game: _Game, uid: int, task: Task, seen: Observation) -> dict:
@@ -313,19 +319,22 @@ def _ask(game: _Game, one: _Live, episode: Episode) -> Request | None:
 
 
 def _encode(game: _Game, one: _Live, turn: int, tail: str) -> bool:
-    """Put a prompt into ids; say whether a response to it fits the context."""
+    """Put a prompt into ids; say whether it and a response fit the context."""
     style, stream = game.setting.style, one.stream
     if style.regime == "append" and turn:
         response = stream.ids[stream.last :]
         new = prompt_.next_ids(game.tokens, style, response, tail)
     else:
-        one.stream = stream = Stream()
+        stream = Stream()
         stream_.read(stream, one.head)
         new = prompt_.tail_ids(game.tokens, style, tail)
-    stream_.read(stream, new)
-    one.record["turns"][-1]["tokens"] = len(new) + (0 if turn else len(one.head))
     limit = game.setting.context
-    return not limit or len(stream.ids) + game.setting.response <= limit
+    if limit and len(stream.ids) + len(new) + game.setting.response > limit:
+        return False  # nothing is read, and nothing charged
+    stream_.read(stream, new)
+    one.stream = stream
+    one.record["turns"][-1]["tokens"] = len(new) + (0 if turn else len(one.head))
+    return True
 
 
 def _hear(game: _Game, one: _Live, turn: int, response: Response) -> Action:
@@ -352,7 +361,7 @@ def _absorb(game: _Game, one: _Live, move: Action, observation) -> Event:
     if observation is not None:
         turn["observation"] = record_.observed(observation)
         one.record["error"] = str(observation.info.get("error", ""))
-        if observation.valid:
+        if observation.valid and not one.record["error"]:
             one.seen = observation
     one.lexicon, event = record_.read(
         game.domain, game.words, one.lexicon, move, observation, turn.get("tokens", 0)

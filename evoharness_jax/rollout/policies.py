@@ -77,9 +77,8 @@ def random_choice(seed: int) -> Policy:
         responses = []
         for request in requests:
             draw = random.Random(f"{seed}/{request.uid}/{request.turn}")
-            responses.append(
-                Response(actions.write(draw.choice(request.sight.commands)))
-            )
+            commands = request.sight.commands or ("",)
+            responses.append(Response(actions.write(draw.choice(commands))))
         return responses
 
     return Policy("random", act)

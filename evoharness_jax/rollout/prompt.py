@@ -65,8 +65,9 @@ def tail(
     lines = []
     first = int(episode.turn) == 0
     appended = style.regime == "append" and not first
-    if style.regime == "per_turn" and not first:
-        lines.append(f"did: {views.history(lexicon, episode, style.history)}")
+    if style.regime == "per_turn":
+        if words := views.history(lexicon, episode, style.history):
+            lines.append(f"did: {words}")
     acted = int(episode.reply.verb) == ENV and not episode.reply.tag
     if not first and (acted or not appended):
         lines.append(f"now: {observation}")

@@ -5,6 +5,7 @@
 The loop turns words into events with the same functions that `replay` uses.
 """
 
+from functools import partial
 from typing import Any
 from zlib import crc32
 
@@ -31,6 +32,8 @@ def open_events(
 ) -> tuple[Lexicon, Event, Opening]:
     """Read the first observation into what `episode.start` wants."""
     lexicon, event = domain.read(lexicon, "", seen)
+    if seen.info.get("error"):  # the game would not start
+        event = event.replace(ended=np.bool_(True))
     lexicon, text = lexicon_.text(lexicon, seen.objective)
     lexicon, key = lexicon_.text(lexicon, lexicon_.normalise(seen.objective))
     fit = np.zeros(len(words.texts), np.float32)
@@ -60,6 +63,8 @@ def read(
         lexicon, event = lexicon_.read_meta(lexicon, words, move.verb, move.argument)
     elif observation is None:
         event = lexicon_.null_event(entries).replace(verb=np.int8(ENV))
+    elif observation.info.get("error"):
+        event = cut(entries)
     else:
         lexicon, event = domain.read(lexicon, move.text, observation)
         event = event.replace(overlap=np.zeros(entries, np.float32))
@@ -79,8 +84,14 @@ def normal_action(action: str) -> str:
 
 
 def cut(entries: int) -> Event:
-    """Return the event that ends an episode from outside: its context is full."""
-    return lexicon_.null_event(entries).replace(verb=np.int8(ENV), ended=np.bool_(True))
+    """Return the event that ends an episode from outside.
+
+    Its context is full, or its environment broke: a turn, but nobody's mistake.
+    """
+    yes = np.bool_(True)
+    return lexicon_.null_event(entries).replace(
+        verb=np.int8(ENV), well_formed=yes, valid=yes, ended=yes
+    )
 
 
 def observed(observation: Observation) -> dict[str, Any]:
@@ -140,7 +151,7 @@ def replay(
     lexicon, event, opening = open_events(
         domain, words, mode == "always_on", lexicon, seen
     )
-    start = episode_.start(rules, bank, event, opening)
+    start = _start(rules, bank, event, opening)
     events = []
     for turn in record["turns"]:
         if "response" not in turn:
@@ -153,15 +164,22 @@ def replay(
             domain, words, lexicon, move, observation, turn.get("tokens", 0)
         )
         events.append(event)
-    if not events:
-        return lexicon, start, jax.tree.map(lambda x: x[None][:0], start)
+    # Null events fill up to the longest episode: one compilation serves them all.
+    idle = [lexicon_.null_event(entries)] * (rules.capacity - len(events))
+    final, every = _scan(rules, bank, start, stack(events + idle))
+    return lexicon, final, jax.tree.map(lambda x: x[: len(events)], every)
 
+
+_start = jax.jit(episode_.start, static_argnums=0)
+
+
+@partial(jax.jit, static_argnums=0)
+def _scan(rules: Rules, bank: Bank, start: Episode, events: Event):
     def turn_by_turn(episode, event):
         episode = episode_.step(rules, bank, episode, event)
         return episode, episode
 
-    final, every = jax.lax.scan(turn_by_turn, start, stack(events))
-    return lexicon, final, every
+    return jax.lax.scan(turn_by_turn, start, events)
 
 
 def digest(tree: Any) -> str:

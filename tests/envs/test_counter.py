@@ -61,7 +61,7 @@ def test_counting_to_the_number_wins():
     seen = play("2", "inc", "dec", "dec", "inc", "INC ", "inc")
     assert (seen.text, seen.done, seen.won, seen.score) == ("counter: 2", True, True, 1)
     assert play("-1", "dec").won
-    assert play("golf", "inc").won  # golf: 1
+    assert play("delta", "inc").won  # delta: 1
 
 
 @pytest.mark.parametrize("action", ["", "jump", "track [x]", "inc inc"])
@@ -80,9 +80,9 @@ def test_a_state_is_a_value():
 
 def test_reading():
     words = lexicon_.empty()
-    for goal in ("reach 1", "reach golf"):
+    for goal in ("reach 1", "reach delta"):
         words, _ = lexicon_.text(words, goal)
-    words, event = counter.read(words, "inc", play("golf", "inc"))
+    words, event = counter.read(words, "inc", play("delta", "inc"))
     assert words.names == ("you", "counter", "1")
     effects = event.effects
     assert np.flatnonzero(effects.seen).tolist() == [1]
@@ -145,7 +145,7 @@ def test_offer():
 def test_the_manual_tells_every_code_word():
     entries = bank_.from_lessons(DOMAIN.manual)
     assert len(entries) == 26
-    assert entries[6].text == "golf: 1" and entries[6].task_type == "coded"
+    assert entries[6].text == "golf: -1" and entries[6].task_type == "coded"
     words = lexicon_.index_bank(
         tuple(e.text for e in entries), tuple(e.task_type for e in entries)
     )
@@ -170,3 +170,17 @@ def test_the_teacher_reads_what_it_recalled_whatever_else_is_there():
         seed=0,
     )
     assert counter.teacher(sight) == ("", "inc")
+
+
+def test_a_number_and_its_negative_are_different_subgoals():
+    words, _ = lexicon_.text(lexicon_.empty(), lexicon_.normalise("reach -1"))
+    _, event = counter.read(words, "inc", play("2", "inc"))
+    assert event.proved.tolist() == [NONE] * 4
+    _, event = counter.read(words, "dec", play("2", "dec"))
+    assert event.proved.tolist() == [0, NONE, NONE, NONE]
+
+
+def test_both_splits_have_every_number():
+    for split in ("train", "test"):
+        words = [t.spec for t in counter.tasks(split) if t.type == "coded"]
+        assert {counter.NUMBERS[w] for w in words} == set(counter.TARGETS)

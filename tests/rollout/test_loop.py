@@ -78,15 +78,15 @@ def test_prompts_per_turn():
     assert prompts(played) == [
         "can: dec, inc",
         f"{did}\nnow: counter: 0\n{shown}plan updated",
-        f"{did}; recall [golf]\nnow: counter: 0\n{shown}recalled: golf: 1",
+        f"{did}; recall [golf]\nnow: counter: 0\n{shown}recalled: golf: -1",
         f"{did}; recall [golf]; track [counter]\nnow: counter: 0\n{shown}"
-        "hints: golf: 1\ntracked: counter: at 0",
+        "hints: golf: -1\ntracked: counter: at 0",
         f"{did}; recall [golf]; track [counter]; inc\nnow: counter: 1\n{shown}"
-        "hints: golf: 1",
+        "hints: golf: -1",
         f"{did}; recall [golf]; track [counter]; inc; jump (refused)\n"
-        f"now: counter: 1\n{shown}hints: golf: 1\nrefused: not a command here",
+        f"now: counter: 1\n{shown}hints: golf: -1\nrefused: not a command here",
         f"{did}; recall [golf]; track [counter]; inc; jump (refused); "
-        f"recall [nothing]\nnow: counter: 1\n{shown}hints: golf: 1\n"
+        f"recall [nothing]\nnow: counter: 1\n{shown}hints: golf: -1\n"
         "recalled: nothing fits",
     ]
     assert tags(played) == ["ok", "ok", "ok", "ok", "refused", "ok", "ok"]
@@ -98,7 +98,7 @@ def test_history_and_commands_are_as_the_style_says():
     assert prompts(played)[0] == ""
     assert prompts(played)[3] == (
         "did: recall [golf]; track [counter]\nnow: counter: 0\nplan: [ ] reach 2\n"
-        "hints: golf: 1\ntracked: counter: at 0"
+        "hints: golf: -1\ntracked: counter: at 0"
     )
 
 
@@ -107,7 +107,7 @@ def test_prompts_append():
     assert prompts(play(SCRIPT, "plain+2", regime="append")) == [
         "can: dec, inc",
         "plan updated\nplan: [ ] reach 2",
-        "recalled: golf: 1",
+        "recalled: golf: -1",
         "tracked: counter: at 0",
         "now: counter: 1\ncan: dec, inc",
         "refused: not a command here",
@@ -136,9 +136,9 @@ def test_prompts_env_only():
 
 
 def test_prompts_always_on():
-    """mike is 3."""
-    played = play(STUMBLE, "coded-mike", mode="always_on")
-    stands = "plan: [ ] reach mike\nhints: mike: 3\nknown: counter: at"
+    """echo is 3."""
+    played = play(STUMBLE, "coded-echo", mode="always_on")
+    stands = "plan: [ ] reach echo\nhints: echo: 3\nknown: counter: at"
     assert prompts(played) == [
         f"can: dec, inc\n{stands} 0",
         f"did: inc\nnow: counter: 1\ncan: dec, inc\n{stands} 1",
@@ -147,7 +147,7 @@ def test_prompts_always_on():
         f"did: inc; track [x] (refused); inc\nnow: counter: 2\ncan: dec, inc\n"
         f"{stands} 2",
     ]
-    assert played.records[0]["won"] and played.records[0]["uses"] == [12]
+    assert played.records[0]["won"] and played.records[0]["uses"] == [4]
 
 
 @pytest.mark.parametrize(
@@ -486,3 +486,43 @@ def test_an_episode_that_outgrows_the_context_ends_and_says_so(tokens):
         assert "response" not in kept["turns"][-1]
         _, final, _ = record.replay(DOMAIN, BANK, WORDS, kept)
         assert record.digest(final) == kept["digest"]
+
+
+def test_what_did_not_fit_the_context_is_neither_paid_for_nor_learnt(tokens):
+    setting = Setting(RULES, Style(regime="append"), 160, 8)
+    played = loop.rollout(SCRIPT, DOMAIN, BANK, WORDS, [TASKS["plain+2"]], setting,
+                          batch=5, tokens=tokens)  # fmt: skip
+    kept = played.records[0]
+    (row,) = played.turns.tokens
+    assert len(row) <= 160
+    assert played.turns.response_mask[0][-1]  # it ends in a response
+    assert kept["tokens"] == len(row)
+    assert kept["invalid"] == 0 and "tokens" not in kept["turns"][-1]
+
+
+def test_a_reset_that_raises_closes_what_was_opened():
+    opened = []
+
+    def reset(task):
+        if len(opened) == 2:
+            raise RuntimeError("no more")
+        opened.append(task.id)
+        return DOMAIN.reset(task)
+
+    closed = []
+    domain = DOMAIN._replace(reset=reset, close=closed.append)
+    with pytest.raises(RuntimeError, match="no more"):
+        play(SCRIPT, "plain+1", "plain+2", "plain+3", domain=domain)
+    assert len(opened) == len(closed) == 2
+
+
+def test_an_error_ends_the_episode_whether_the_environment_says_done_or_not():
+    def step(state, action):
+        state, seen = DOMAIN.step(state, action)
+        return state, seen._replace(info={"error": "it broke"})
+
+    played = play(TEACHER, "plain+3", domain=DOMAIN._replace(step=step))
+    kept = played.records[0]
+    assert (kept["error"], kept["stop"], kept["invalid"]) == ("it broke", "ended", 0)
+    _, final, _ = record.replay(DOMAIN, BANK, WORDS, kept)
+    assert record.digest(final) == kept["digest"]

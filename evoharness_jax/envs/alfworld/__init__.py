@@ -1,10 +1,10 @@
 """ALFWorld's household games: their engines, their words and a teacher.
 
-    from evoharness_jax.envs import alfworld
+from evoharness_jax.envs import alfworld
 
-    game = alfworld.load("game.tw-pddl")
-    state, observation = alfworld.reset(game)
-    state, observation = alfworld.step(game, state, "go to desk 1")
+game = alfworld.load("game.tw-pddl")
+state, observation = alfworld.reset(game)
+state, observation = alfworld.step(game, state, "go to desk 1")
 """
 
 from importlib import import_module
