@@ -36,7 +36,7 @@ def get_config(arg: str = ""):
         config.optim = common.optim(lr=1e-5, steps=600, warmup=30, schedule="cosine")
         data.length = 4096
     if args.env == "counter":
-        data.length = 256
+        data.length = max(256, config.model.context)
         data.rows = 16
         config.optim.steps = 120
         config.optim.lr = 3e-3

@@ -6,68 +6,28 @@ import jax
 import numpy as np
 import pytest
 
+from episodes import (
+    BANK,
+    DOMAIN,
+    NAMES,
+    RULES,
+    SCRIPT,
+    TASKS,
+    TEACHER,
+    WORDS,
+    play,
+    prompts,
+    say,
+    tags,
+)
 from evoharness_jax.bpe.workspace import Rules
-from evoharness_jax.envs import counter
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.models import tokens as tokens_
 from evoharness_jax.rollout import examples, loop, policies, record
 from evoharness_jax.rollout import prompt as prompt_
 from evoharness_jax.rollout.loop import CONTEXT_FULL, Setting
-from evoharness_jax.rollout.policies import Policy, Response
 from evoharness_jax.rollout.prompt import Style
 from evoharness_jax.types import NONE
-
-DOMAIN = counter.make()
-BANK, WORDS = bank_.arrays(bank_.from_lessons(DOMAIN.manual), 32)
-TASKS = {t.id: t for split in ("train", "test") for t in counter.tasks(split)}
-TEACHER = policies.teacher(DOMAIN.teacher)
-RULES = Rules(max_turns=9)
-
-
-def play(policy, *tasks, rules=RULES, domain=DOMAIN, batch=5, tokens=None, **style):
-    """Play tasks; one batch size, so that most tests share their programs."""
-    wanted = [TASKS[name] for name in tasks]
-    setting = Setting(rules, Style(**style))
-    return loop.rollout(
-        policy,
-        domain,
-        BANK,
-        WORDS,
-        wanted,
-        setting,
-        batch=batch,
-        tokens=tokens,
-    )
-
-
-def say(*responses):
-    """The policy that answers each turn with a text as it stands."""
-
-    def act(requests):
-        return [Response(responses[min(r.turn, len(responses) - 1)]) for r in requests]
-
-    return Policy("say", act)
-
-
-def prompts(played, row=0):
-    return [turn["prompt"] for turn in played.records[row]["turns"]]
-
-
-def tags(played, row=0):
-    return [turn["tag"] for turn in played.records[row]["turns"]]
-
-
-SCRIPT = policies.scripted(
-    [
-        "Commit [reach 2]",
-        "recall [golf]",
-        "track [counter]",
-        "inc",
-        "jump",
-        "recall [nothing]",
-        "inc",
-    ]
-)
 
 
 def test_prompts_per_turn():
@@ -224,9 +184,6 @@ def test_free_calls_leave_the_environment_its_steps():
     assert (kept["won"], kept["num_turns"], kept["env_steps"]) == (True, 4, 2)
 
 
-NAMES = ["plain+1", "coded-golf", "plain-2", "coded-mike", "plain+5"]
-
-
 def test_the_batch_size_changes_nothing():
     whole = play(TEACHER, *NAMES)
     assert [r["uid"] for r in whole.records] == [0, 1, 2, 3, 4]
@@ -308,89 +265,6 @@ def test_bad_arguments_are_named():
     for style in ({"mode": "x"}, {"regime": "x"}, {"commands": "x"}):
         with pytest.raises(ValueError, match=f"{next(iter(style))}: 'x', not one of"):
             play(SCRIPT, "plain+1", **style)
-
-
-class Broken:
-    """A counter whose calls go wrong as told, and which knows what is open."""
-
-    def __init__(self, step=None, reset=None):
-        self.fail_step, self.fail_reset, self.open, self.closed = step, reset, 0, 0
-
-    def domain(self, **fields):
-        return DOMAIN._replace(
-            reset=self.reset, step=self.step, close=self.close, **fields
-        )
-
-    def reset(self, task):
-        self.open += 1
-        state, seen = counter.reset(task)
-        return state, self.fail_reset(task, seen) if self.fail_reset else seen
-
-    def step(self, state, action):
-        after, seen = counter.step(state, action)
-        return after, self.fail_step(state, seen) if self.fail_step else seen
-
-    def close(self, state):
-        self.open -= 1
-        self.closed += 1
-
-
-def lost(seen):
-    over = {"done": True, "won": False, "score": 0.0}
-    return seen._replace(text="", valid=False, info={"error": "gone"}, **over)
-
-
-def test_every_state_is_closed_once():
-    world = Broken()
-    play(TEACHER, *NAMES, domain=world.domain(), batch=5)
-    assert (world.open, world.closed) == (0, 5)
-
-
-def test_an_exception_of_the_environment_stops_the_rollout_and_closes_states():
-    def fail(state, seen):
-        if state.target == -2:
-            raise RuntimeError("the simulator is confused")
-        return seen
-
-    world = Broken(step=fail)
-    with pytest.raises(RuntimeError, match="confused"):
-        play(TEACHER, *NAMES, domain=world.domain())
-    assert (world.open, world.closed) == (0, 5)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_an_error_ends_its_episode_only(workers):
-    def fail(state, seen):
-        return lost(seen) if (state.target, state.value) == (-2, -1) else seen
-
-    world = Broken(step=fail)
-    played = play(TEACHER, *NAMES, domain=world.domain(workers=workers))
-    whole = play(TEACHER, *NAMES)
-    for row, (kept, want) in enumerate(zip(played.records, whole.records)):
-        if row != 2:
-            assert kept == want
-    broken = played.records[2]
-    assert (broken["error"], broken["won"], broken["stop"]) == ("gone", False, "ended")
-    assert broken["turns"][-1]["observation"]["info"] == {"error": "gone"}
-    assert world.open == 0
-    _, final, _ = record.replay(DOMAIN, BANK, WORDS, broken)
-    assert record.digest(final) == broken["digest"]
-
-
-def test_a_game_that_would_not_start_is_over_at_once():
-    world = Broken(reset=lambda t, seen: lost(seen) if t.id == "plain-2" else seen)
-    played = play(TEACHER, *NAMES, domain=world.domain(), batch=5)
-    whole = play(TEACHER, *NAMES)
-    broken = played.records[2]
-    assert (broken["error"], broken["num_turns"]) == ("gone", 0)
-    assert (broken["won"], broken["stop"], broken["turns"]) == (False, "ended", [])
-    assert played.records[:2] + played.records[3:] == (
-        whole.records[:2] + whole.records[3:]
-    )
-    assert (world.open, world.closed) == (0, 5)
-    _, final, every = record.replay(DOMAIN, BANK, WORDS, broken)
-    assert record.digest(final) == broken["digest"]
-    assert every.turn.shape == (0,)
 
 
 @pytest.fixture(scope="module")
@@ -498,31 +372,3 @@ def test_what_did_not_fit_the_context_is_neither_paid_for_nor_learnt(tokens):
     assert played.turns.response_mask[0][-1]  # it ends in a response
     assert kept["tokens"] == len(row)
     assert kept["invalid"] == 0 and "tokens" not in kept["turns"][-1]
-
-
-def test_a_reset_that_raises_closes_what_was_opened():
-    opened = []
-
-    def reset(task):
-        if len(opened) == 2:
-            raise RuntimeError("no more")
-        opened.append(task.id)
-        return DOMAIN.reset(task)
-
-    closed = []
-    domain = DOMAIN._replace(reset=reset, close=closed.append)
-    with pytest.raises(RuntimeError, match="no more"):
-        play(SCRIPT, "plain+1", "plain+2", "plain+3", domain=domain)
-    assert len(opened) == len(closed) == 2
-
-
-def test_an_error_ends_the_episode_whether_the_environment_says_done_or_not():
-    def step(state, action):
-        state, seen = DOMAIN.step(state, action)
-        return state, seen._replace(info={"error": "it broke"})
-
-    played = play(TEACHER, "plain+3", domain=DOMAIN._replace(step=step))
-    kept = played.records[0]
-    assert (kept["error"], kept["stop"], kept["invalid"]) == ("it broke", "ended", 0)
-    _, final, _ = record.replay(DOMAIN, BANK, WORDS, kept)
-    assert record.digest(final) == kept["digest"]
