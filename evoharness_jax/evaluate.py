@@ -76,10 +76,9 @@ def check_context(config: ConfigDict, records: list[dict]) -> None:
     """Raise ValueError where not one episode had room for a first response."""
     if any(r["error"] != loop.CONTEXT_FULL or len(r["turns"]) > 1 for r in records):
         return
-    least = min(r["turns"][0]["tokens"] for r in records) + config.model.response
     raise ValueError(
-        f"model.context: {config.model.context} ids hold no first prompt and its "
-        f"response; {least} are the least"
+        f"model.context: {config.model.context} ids hold no first prompt and a "
+        f"response, for which model.response = {config.model.response} are kept free"
     )
 
 

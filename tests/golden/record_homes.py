@@ -11,8 +11,8 @@ from pathlib import Path
 
 from evoharness_jax.bench import parity
 from evoharness_jax.envs.alfworld import engine, households
+from evoharness_jax.envs.alfworld.data import TASK_TYPES
 from evoharness_jax.envs.alfworld.game import load
-from evoharness_jax.envs.alfworld.tables import TASK_TYPES
 
 FIRST = 500  # seed of the first home
 

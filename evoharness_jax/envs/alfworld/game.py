@@ -19,10 +19,9 @@ from flax import serialization
 
 from evoharness_jax.envs.alfworld import grammar as words
 from evoharness_jax.envs.alfworld.ground import compile_game
-from evoharness_jax.envs.alfworld.tables import TASK_TYPES, Game, State, Tables
+from evoharness_jax.envs.alfworld.tables import Game, State, Tables
 
 __all__ = [
-    "TASK_TYPES",
     "Game",
     "GameError",
     "State",

@@ -14,6 +14,7 @@ import numpy as np
 
 from evoharness_jax.envs.alfworld import grammar as words
 from evoharness_jax.envs.alfworld import pddl, text
+from evoharness_jax.envs.alfworld.data import TASK_TYPES
 from evoharness_jax.envs.alfworld.tables import (
     CLEAN,
     CLOSE,
@@ -31,7 +32,6 @@ from evoharness_jax.envs.alfworld.tables import (
     OPEN,
     SLICE,
     TAKE,
-    TASK_TYPES,
     USE,
     Game,
     State,

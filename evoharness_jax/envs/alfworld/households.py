@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from evoharness_jax.envs.alfworld import plan, survey
+from evoharness_jax.envs.alfworld.data import TASK_TYPES
 from evoharness_jax.envs.alfworld.game import load
 from evoharness_jax.envs.alfworld.ground import compile_game
-from evoharness_jax.envs.alfworld.tables import TASK_TYPES
 
 SPLITS = ("train", "valid_seen", "valid_unseen")
 SPAN = 10_000_000  # seeds per split

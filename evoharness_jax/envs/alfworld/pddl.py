@@ -123,7 +123,7 @@ def read_problem(text: str) -> Problem:
 
 
 def task_number(goal: Goal) -> int:
-    """Give the number of the goal's task type in `tables.TASK_TYPES`."""
+    """Give the number of the goal's task type in `data.TASK_TYPES`."""
     if goal.lamp:
         return 1
     if goal.count == 2:

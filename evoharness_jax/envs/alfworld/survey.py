@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 
 from evoharness_jax.envs.alfworld import pddl, plan
-from evoharness_jax.envs.alfworld.tables import TASK_TYPES, Game
+from evoharness_jax.envs.alfworld.data import TASK_TYPES
+from evoharness_jax.envs.alfworld.tables import Game
 
 ROOMS = ("kitchen", "livingroom", "bedroom", "bathroom")
 PROPERTIES = (

@@ -58,15 +58,6 @@ NEED = np.array(
 FORBID = np.array([0, 0, 0, THERE, OPENED, *[0] * 11], np.int16)
 MOST = np.iinfo(np.int8).max  # things or places in one game
 
-TASK_TYPES = (
-    "pick_and_place_simple",
-    "look_at_obj_in_light",
-    "pick_clean_then_place_in_recep",
-    "pick_heat_then_place_in_recep",
-    "pick_cool_then_place_in_recep",
-    "pick_two_obj_and_place",
-)
-
 
 @struct.dataclass
 class Tables:

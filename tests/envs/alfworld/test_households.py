@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from evoharness_jax.envs.alfworld import data, engine, households, pddl, survey
+from evoharness_jax.envs.alfworld.data import TASK_TYPES
 from evoharness_jax.envs.alfworld.game import compile_game, load
-from evoharness_jax.envs.alfworld.tables import TASK_TYPES
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "alfworld_homes.json"
 
