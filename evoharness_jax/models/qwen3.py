@@ -10,14 +10,12 @@ whatever the compute dtype. Functions here are not jitted: jit them where they a
 called, with `config` static.
 """
 
-from functools import partial
 from math import prod
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import linen as nn
-from jax.custom_derivatives import SymbolicZero
 
 from evoharness_jax.mesh import constrain
 from evoharness_jax.models.attention import CACHE_AXES, Cache, Mask
@@ -95,12 +93,8 @@ def _continues(segment_ids):
     return jnp.pad(same, ((0, 0), (1, 0)))
 
 
-def _head(params, config):
-    return params["embed" if config.tie_embeddings else "head"]
-
-
-def _logits(head, h, dtype):
-    head = head.astype(dtype)
+def _logits(params, config, h):
+    head = params["embed" if config.tie_embeddings else "head"].astype(config.dtype)
     logits = jnp.einsum("...D,VD->...V", h, head, preferred_element_type=jnp.float32)
     return constrain(logits, ("batch", *(None,) * (h.ndim - 2), "vocab"))
 
@@ -137,8 +131,9 @@ def forward(
     segment_ids: jax.Array | None = None,
 ) -> jax.Array:
     """Return the logits float32[B, L, V] of every next token; arguments as `hidden`."""
-    h = hidden(params, config, tokens, positions, segment_ids)
-    return _logits(_head(params, config), h, config.dtype)
+    return _logits(
+        params, config, hidden(params, config, tokens, positions, segment_ids)
+    )
 
 
 def logprobs(
@@ -178,81 +173,26 @@ def logprobs(
     before = jnp.pad(jnp.roll(h, 1, axis=1), (*pad, (0, 0)))
     target = jnp.pad(tokens, pad)
 
+    @jax.checkpoint
+    def score(h, target):
+        # The head is cast in here: its gradient then sums over chunks in its own dtype.
+        logits = _logits(params, config, h) / temperature
+        table = jax.nn.log_softmax(logits, axis=-1)
+        # A masked sum, not a gather: its gradient is a select instead of a scatter,
+        # and a vocabulary split over tp stays where it is.
+        hit = jnp.arange(logits.shape[-1], dtype=jnp.int32) == target[..., None]
+        chosen = jnp.sum(jnp.where(hit, table, 0.0), axis=-1)
+        return chosen, -jnp.sum(jnp.exp(table) * table, axis=-1)
+
     def split(x):
         return x.reshape(B, steps, chunk, *x.shape[2:]).swapaxes(0, 1)
 
-    scores = _score(
-        (config.dtype, temperature), _head(params, config), split(before), split(target)
-    )
+    scores = jax.lax.map(lambda xs: score(*xs), (split(before), split(target)))
     logp, entropy = (x.swapaxes(0, 1).reshape(B, -1)[:, :L] for x in scores)
     if segment_ids is None:
         segment_ids = jnp.ones_like(tokens)
     scored = _continues(segment_ids) & (segment_ids != 0)
     return jnp.where(scored, logp, 0.0), jnp.where(scored, entropy, 0.0)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _score(how, head, h, target):
-    """Score targets [steps, B, chunk] by states h [..., D], a step at a time.
-
-    By hand, because in a loop autodiff goes through the entropy even where nobody uses
-    it, and through the softmax twice: half the head's time. `how`: dtype, temperature.
-    """
-    return _score_forward(how, head, h, target)[0]
-
-
-def _table(how, head, h):
-    # The head is cast in here: its gradient then sums over chunks in its own dtype.
-    dtype, temperature = how
-    return _logits(head, h, dtype) / temperature
-
-
-def _hit(logits, target):
-    # A mask, not a gather: its gradient is a select instead of a scatter, and a
-    # vocabulary split over tp stays where it is.
-    return jnp.arange(logits.shape[-1], dtype=jnp.int32) == target[..., None]
-
-
-def _score_forward(how, head, h, target):
-    def step(xs):
-        h, target = xs
-        logits = _table(how, head, h)
-        total = jax.nn.logsumexp(logits, axis=-1)
-        chosen = jnp.sum(jnp.where(_hit(logits, target), logits, 0.0), axis=-1) - total
-        table = logits - total[..., None]
-        return chosen, -jnp.sum(jnp.exp(table) * table, axis=-1), total
-
-    chosen, entropy, total = jax.lax.map(step, (h, target))
-    return (chosen, entropy), (head, h, target, entropy, total)
-
-
-def _score_backward(how, kept, cotangents):
-    """d chosen = hit - p and d entropy = -p (log p + entropy), on logits made again."""
-    head, h, target, entropy, total = kept
-
-    def step(dhead, xs):
-        h, target, entropy, total, d_chosen, d_entropy = xs
-        logits, pull = jax.vjp(lambda head, h: _table(how, head, h), head, h)
-        table = logits - total[..., None]
-        p = jnp.exp(table)
-        d = d_chosen[..., None] * (_hit(logits, target) - p)
-        if d_entropy is not None:
-            d -= d_entropy[..., None] * p * (table + entropy[..., None])
-        more, dh = pull(d)
-        return dhead + more, dh
-
-    used = [None if type(d) is SymbolicZero else d for d in cotangents]
-    if used[0] is None:
-        used[0] = jnp.zeros_like(total)
-    xs = (h, target, entropy, total, *used)
-    return *jax.lax.scan(step, jnp.zeros_like(head), xs), None
-
-
-def _score_residuals(how, head, h, target):
-    return _score_forward(how, head.value, h.value, target.value)
-
-
-_score.defvjp(_score_residuals, _score_backward, symbolic_zeros=True)
 
 
 def init_cache(config: Config, batch: int, length: int) -> Cache:
@@ -297,4 +237,4 @@ def extend(
     )
     last = jnp.maximum(count - 1, 0)[:, None, None]
     h = jnp.take_along_axis(h, last, axis=1)[:, 0]
-    return cache, _logits(_head(params, config), h, config.dtype)
+    return cache, _logits(params, config, h)

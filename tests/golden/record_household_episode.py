@@ -23,13 +23,13 @@ HERE = Path(__file__).resolve().parent
 TARGET = HERE.parent.parent / "evoharness_jax" / "data" / "household_episode.json"
 TASK = "pick_two_obj_and_place-Egg-None-Microwave-30"
 SOURCE = (
-    "A game of the ALFWorld data set (https://github.com/alfworld/alfworld), played turn "
-    "by turn by the teacher of this package. ALFWorld: MIT License, copyright (c) 2020 "
-    "Mohit Shridhar and others."
+    "A game of the ALFWorld data set (https://github.com/alfworld/alfworld), played "
+    "turn by turn by the teacher of this package. ALFWorld: MIT License, copyright (c) "
+    "2020 Mohit Shridhar and others; its text is in household/LICENSE."
 )
 KEPT = (
-    "task split type objective setting opening start turns won stop num_turns env_steps "
-    "calls notes workspace"
+    "task split type objective setting opening start turns won stop num_turns "
+    "env_steps calls notes workspace"
 ).split()
 
 

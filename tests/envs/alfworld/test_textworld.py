@@ -78,7 +78,7 @@ def test_a_worker_imports_no_jax():
 def test_arguments_are_checked(tmp_path):
     with pytest.raises(ValueError, match="workers=0"):
         Pool(0)
-    with pytest.raises(ValueError, match="engine='thor'"):
+    with pytest.raises(ValueError, match="unknown engine: 'thor'"):
         make("thor", str(tmp_path))
     with pytest.raises(ValueError, match="unknown prompt: 'long'"):
         make(root=str(tmp_path), prompt="long")
