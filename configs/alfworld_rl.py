@@ -55,7 +55,7 @@ def get_config(arg: str = ""):
 
     config.data = data = common.ConfigDict()
     data.length = 1024  # ids of a packed row
-    data.rows = 8  # packed rows of a microbatch
+    data.rows = 2  # packed rows of a microbatch; as many as it takes make an update
     data.updates = 1  # updates a rollout is split into
 
     config.optim = common.optim(lr=1e-4, steps=150, warmup=0, schedule="constant")
@@ -69,13 +69,15 @@ def get_config(arg: str = ""):
     if args.model.startswith("qwen3"):
         config.optim.lr = 1e-6
         data.length = 8192
+        data.rows = 8
     if args.env == "counter":
         rollout.tasks = 8
         rollout.group = 8
         rollout.batch = 64
         data.length = max(256, config.model.context)
-        data.rows = 16
+        data.rows = 4
         reward.anneal_steps = 30
+        advantage.scale = 0.25  # one call of seven turns is worth 0.14
         reward.token_budget = 1024
         config.optim.lr = 3e-4
         config.optim.steps = 24

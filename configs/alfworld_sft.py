@@ -22,8 +22,8 @@ def get_config(arg: str = ""):
     data.only_won = True  # learn from episodes that reached the goal
     data.held_out = 0.05  # share of episodes kept for the held-out loss
     data.length = 1024  # ids of a packed row
-    data.rows = 8  # packed rows of a microbatch
-    data.accum = 1  # microbatches of an update
+    data.rows = 2  # packed rows of a microbatch; few: on CPU, memory is the cost
+    data.accum = 4  # microbatches of an update
 
     config.optim = common.optim(lr=2e-3, steps=600, warmup=30, schedule="cosine")
     config.train = train = common.ConfigDict()
@@ -35,10 +35,11 @@ def get_config(arg: str = ""):
     if args.model.startswith("qwen3"):
         config.optim = common.optim(lr=1e-5, steps=600, warmup=30, schedule="cosine")
         data.length = 4096
+        data.rows, data.accum = 8, 1
     if args.env == "counter":
         data.length = max(256, config.model.context)
-        data.rows = 16
-        config.optim.steps = 120
+        data.rows = 4
+        config.optim.steps = 180
         config.optim.lr = 3e-3
         config.optim.warmup = 10
         train.check_every = 60
