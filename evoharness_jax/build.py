@@ -161,8 +161,12 @@ def _check_init(init: str) -> None:
 
 def load_run(config: ConfigDict, run: str) -> Model:
     """Return the model of a run's newest checkpoint, whatever its shape is."""
-    step, host = checkpoint_.read_host(run)
-    shape = qwen3.Config(**host["model"], dtype=config.model.dtype)
+    facts = checkpoint_.read_host(run)[1]["model"]
+    same = [c for c in qwen3.CONFIGS.values() if model_facts(c) == facts]
+    # A shape that we know comes with how it is best computed.
+    shape = dataclasses.replace(
+        same[0] if same else qwen3.Config(**facts), dtype=config.model.dtype
+    )
     meshed = mesh(config)
     shapes = qwen3.shapes(shape)
     shardings = mesh_.shardings(meshed, qwen3.logical_axes(shape), shapes)

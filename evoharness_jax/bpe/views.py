@@ -55,12 +55,11 @@ def node(lexicon: Lexicon, belief, index: int) -> str:
             facts.append(word)
     if belief.role[index] == PLACE:
         if belief.explored[index]:
-            inside = (belief.place == index) & belief.known
-            inside[AGENT] = False  # who looks into a place is not in it
-            facts.append("" if inside.any() else "empty")
+            there = np.flatnonzero((belief.place == index) & belief.known)
+            inside = sum(name != AGENT for name in there)  # it looks in, from outside
+            facts.append(f"holds {inside}" if inside else "empty")
         else:
             facts.append("unexplored")
-    facts = [f for f in facts if f]
     return f"{lexicon.names[index]}: {', '.join(facts) or 'seen, place unknown'}"
 
 

@@ -131,7 +131,7 @@ def replay(
 
     Returns:
         The lexicon at the end, the final Episode, and the Episode after every turn
-        with a leading axis [num_turns].
+        with a leading axis [num_turns]; numpy leaves, as `views` wants them.
 
     Raises:
         ValueError: the record was played beside a bank of another size.
@@ -166,7 +166,8 @@ def replay(
         events.append(event)
     # Null events fill up to the longest episode: one compilation serves them all.
     idle = [lexicon_.null_event(entries)] * (rules.capacity - len(events))
-    final, every = _scan(rules, bank, start, stack(events + idle))
+    scanned = _scan(rules, bank, start, stack(events + idle))
+    final, every = jax.device_get(scanned)
     return lexicon, final, jax.tree.map(lambda x: x[: len(events)], every)
 
 

@@ -122,7 +122,7 @@ def test_nodes():
     assert node("desk 1") == "desk 1: empty"
     assert node("pea 1") == "pea 1: seen, place unknown"
     world.act(seen={"egg 1": (THING, "desk 1", ON, -1, 0)}, listed=["desk 1"])
-    assert node("desk 1") == "desk 1: seen, place unknown"
+    assert node("desk 1") == "desk 1: holds 1"
     assert node("egg 1") == "egg 1: on desk 1"
 
 
