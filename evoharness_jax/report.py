@@ -11,6 +11,7 @@ and shows the workspace after every turn.
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ CURVE = (
     "eval/calls",
     "time/step",
 )
-LINES = 12  # steps shown of a curve
+STEPS = 8  # shown of a curve
 
 
 def run(workdir: str, versus: str = "", episode: str = "", console=None) -> None:
@@ -81,16 +82,19 @@ def read_summary(folder: Path) -> dict[str, Any]:
 
 
 def curve(lines: list[dict[str, float]]) -> Table:
-    """Return a training run's numbers, at evenly spread steps."""
-    names = [n for n in CURVE if any(n in line for line in lines)]
-    grid = Table(title=f"{len(lines)} lines of metrics")
-    for name in ("step", *names):
-        grid.add_column(name.replace("/", "\n"), justify="right")
-    last = len(lines) - 1
-    most = min(LINES, len(lines))
-    for at in sorted({round(i * last / max(1, most - 1)) for i in range(most)}):
-        cells = [f"{lines[at][n]:.3g}" if n in lines[at] else "" for n in names]
-        grid.add_row(str(int(lines[at]["step"])), *cells)
+    """Return a training run's numbers: a row a number, at evenly spread steps."""
+    grid = Table(title=f"{len(lines)} lines of metrics", box=None)
+    grid.add_column("step", no_wrap=True)
+    last, most = len(lines) - 1, min(STEPS, len(lines))
+    spread = sorted({round(i * last / max(1, most - 1)) for i in range(most)})
+    for at in spread:
+        grid.add_column(str(int(lines[at]["step"])), justify="right", no_wrap=True)
+    for name in CURVE:
+        if any(name in line for line in lines):
+            cells = (
+                f"{lines[at][name]:.3g}" if name in lines[at] else "" for at in spread
+            )
+            grid.add_row(name, *cells)
     return grid
 
 
@@ -101,6 +105,7 @@ def table(summary: dict[str, Any]) -> Table:
     per_win = summary["tokens_per_win"]
     grid = Table(
         title=f"{summary['split']}, policy {summary['policy']}",
+        box=None,
         caption=(
             f"95 % interval {100 * low:.1f} to {100 * high:.1f} %; "
             f"calls an episode: {calls}; tokens an episode {summary['tokens']:.0f}, "
@@ -123,6 +128,7 @@ def comparison(before: dict[str, Any], after: dict[str, Any]) -> Table:
     low, high = pair["interval"]
     grid = Table(
         title=f"the same {pair['n']} games",
+        box=None,
         caption=(
             f"difference {100 * pair['success_difference']:+.1f} points, 95 % interval "
             f"{100 * low:+.1f} to {100 * high:+.1f}; won only before {pair['lost']}, "
@@ -157,15 +163,17 @@ def show_episode(folder: Path, task: str, console: Console) -> None:
     bank = _bank_of(folder, summary, config, domain)
     arrays, words = bank_.arrays(bank.entries, record["setting"]["entries"])
     lexicon, final, every = record_.replay(domain, arrays, words, record)
-    console.print(f"[bold]{record['task']}[/bold]  {record['opening']}", soft_wrap=True)
+    # Without markup: what stands in brackets is the agent's, not a style.
+    say = partial(console.print, markup=False, highlight=False)
+    say(f"{record['task']}  {record['opening']}", style="bold")
     for t, turn in enumerate(record["turns"]):
-        console.print(f"\n{t + 1}. {turn.get('response', '')}  ({turn.get('tag')})")
+        say(f"\n{t + 1}. {turn.get('response', '')}  ({turn.get('tag')})")
         if "observation" in turn:
-            console.print(domain.show(turn["observation"]["text"]), style="cyan")
+            say(domain.show(turn["observation"]["text"]), style="cyan")
         step = record_.pick(every, t)
-        console.print(views.show(lexicon, step.workspace), style="dim", markup=False)
+        say(views.show(lexicon, step.workspace), style="dim")
     same = record_.digest(final) == record["digest"]
-    console.print(f"\n{record['stop']}; replay equals the record: {same}")
+    say(f"\n{record['stop']}; replay equals the record: {same}")
 
 
 def _bank_of(folder: Path, summary: dict, config: ConfigDict, domain):
