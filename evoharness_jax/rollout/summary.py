@@ -38,7 +38,7 @@ def summarise(records: list[dict[str, Any]]) -> dict[str, Any]:
         "n": n,
         "interval": wilson(wins, n),
         # Where meta-actions were free: what is left when each costs a turn after all.
-        "success_charged": mean(r["won"] and _in_time(r) for r in records),
+        "success_charged": sum(r["won"] and _in_time(r) for r in records) / max(n, 1),
         "by_type": by_type,
         "steps": mean(r["env_steps"] for r in records),
         "turns": mean(r["num_turns"] for r in records),

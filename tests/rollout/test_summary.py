@@ -146,3 +146,8 @@ def test_no_games_to_compare():
 def test_mean():
     assert summary.mean([]) == 0.0
     assert summary.mean([1, 2, 2]) == 1.6667
+
+
+def test_a_charged_run_is_worth_the_same_if_calls_cost_turns():
+    found = summary.summarise([record(f"t{i}", won=i > 0) for i in range(6)])
+    assert found["success"] == found["success_charged"] == 5 / 6
