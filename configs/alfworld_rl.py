@@ -54,7 +54,7 @@ def get_config(arg: str = ""):
     loss.entropy_coef = 0.001
 
     config.data = data = common.ConfigDict()
-    data.length = 1024  # ids of a packed row
+    data.length = max(1024, config.model.context)  # ids of a packed row
     data.rows = 2  # packed rows of a microbatch; as many as it takes make an update
     data.updates = 1  # updates a rollout is split into
 
@@ -80,6 +80,7 @@ def get_config(arg: str = ""):
         advantage.scale = 0.25  # one call of seven turns is worth 0.14
         reward.token_budget = 1024
         config.optim.lr = 3e-4
+        loss.entropy_coef = 0.0
         config.optim.steps = 24
         config.checkpoint.every = 8
         train.evaluate_every = 8

@@ -21,7 +21,7 @@ def get_config(arg: str = ""):
     data.episodes = ""  # folder of a `collect` run; "": collect first, in this workdir
     data.only_won = True  # learn from episodes that reached the goal
     data.held_out = 0.05  # share of episodes kept for the held-out loss
-    data.length = 1024  # ids of a packed row
+    data.length = max(1024, config.model.context)  # ids of a packed row
     data.rows = 2  # packed rows of a microbatch; few: on CPU, memory is the cost
     data.accum = 4  # microbatches of an update
 
@@ -34,7 +34,7 @@ def get_config(arg: str = ""):
 
     if args.model.startswith("qwen3"):
         config.optim = common.optim(lr=1e-5, steps=600, warmup=30, schedule="cosine")
-        data.length = 4096
+        data.length = 8192 if args.regime == "append" else 4096
         data.rows, data.accum = 8, 1
     if args.env == "counter":
         data.length = max(256, config.model.context)

@@ -108,10 +108,11 @@ def model(args) -> ConfigDict:
     model.dtype = "bfloat16" if large else "float32"  # compute
     model.param_dtype = "float32"  # master weights
     model.remat = "full" if large else "none"  # none | dots | full
-    model.context = 8192 if large else 1024  # ids that a row's KV holds
+    whole = large or args.regime == "append"  # an episode stays in the context
+    model.context = 8192 if whole else 1024  # ids that a row's KV holds
     model.response = 512 if large else 48  # ids that a response may have
     if args.env == "counter":
-        model.context = 512 if args.regime == "append" else 160
+        model.context = 512 if args.regime == "append" else 224
         model.response = 24
     return model
 

@@ -114,7 +114,7 @@ def read_params(run: str | Path, shapes: Any) -> Any:
     try:
         with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
             return reader.restore(folder, args=item)["params"]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"{folder} could not be read: {error}") from error
 
 
@@ -140,7 +140,7 @@ def _existing(run: str | Path) -> ocp.CheckpointManager:
 def _read(checkpoints: ocp.CheckpointManager, step: int, **items) -> Any:
     try:
         return checkpoints.restore(step, args=ocp.args.Composite(**items))
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(
             f"checkpoint of step {step} under {checkpoints.directory} could not be "
             f"read: {error}"

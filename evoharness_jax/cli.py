@@ -4,12 +4,14 @@ Any config line can be changed with --config.section.name=value. What a user got
 is one line that names it; the traceback goes to DIR/error.txt.
 """
 
+import fcntl
 import json
 import os
 import re
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import contextmanager
 from pathlib import Path
 
 import jax
@@ -19,11 +21,11 @@ from ml_collections import ConfigDict, config_flags
 from evoharness_jax import metrics
 
 
-def main(run: Callable[[ConfigDict, str], object]) -> None:
+def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
     """Parse flags, write the config beside the results, and call run(config, workdir).
 
     Exits with 1 and one line on a ValueError or OSError, which is what our own checks
-    raise.
+    raise. `needs` are the config sections that the stage reads.
     """
     _let_configs_import_each_other(sys.argv)
     config = config_flags.DEFINE_config_file(
@@ -43,9 +45,11 @@ def main(run: Callable[[ConfigDict, str], object]) -> None:
         try:
             if folder.is_file():
                 raise ValueError(f"--workdir: {folder} is a file, not a folder")
+            check(config.value, needs)
             folder.mkdir(parents=True, exist_ok=True)
-            write_config(config.value, folder)
-            run(config.value, str(folder))
+            with _alone(folder):
+                claim(config.value, folder, stage)
+                run(config.value, str(folder))
         except (ValueError, OSError) as error:
             _fail(error, folder)
 
@@ -60,10 +64,95 @@ def _keep_compilations() -> None:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
 
 
-def write_config(config: ConfigDict, folder: Path) -> None:
+# The least that a number may be, wherever a config has it.
+LEAST = {
+    "bank.capacity": 1,
+    "checkpoint.every": 1,
+    "checkpoint.keep": 1,
+    "collect.batch": 1,
+    "collect.games": 0,
+    "collect.noise": 0,
+    "collect.passes": 1,
+    "collect.repeats": 1,
+    "data.accum": 1,
+    "data.held_out": 0,
+    "data.length": 1,
+    "data.rows": 1,
+    "data.updates": 1,
+    "env.history": 0,
+    "env.workers": 1,
+    "evaluate.batch": 1,
+    "evaluate.games": 0,
+    "model.context": 1,
+    "model.response": 1,
+    "optim.steps": 1,
+    "rollout.batch": 1,
+    "rollout.tasks": 1,
+    "rules.max_tokens": 0,
+    "train.check_every": 1,
+    "train.evaluate_every": 0,
+    "train.log_every": 1,
+    "train.logprob_chunk": 1,
+}
+# What may change when a run goes on.
+FREE = ("checkpoint.", "train.log_every", "train.check_every", "optim.steps")
+RESULTS = ("checkpoints", "collect.json", "summary.json")
+
+
+def check(config: ConfigDict, needs: tuple[str, ...]) -> None:
+    """Raise ValueError where a section is missing, or a number is too small."""
+    for section in needs:
+        if section not in config:
+            raise ValueError(
+                f"--config: it has no section {section!r}; is it one of another stage?"
+            )
+    for name, value in _flat(config.to_dict()).items():
+        if name in LEAST and value < LEAST[name]:
+            raise ValueError(f"{name} must be at least {LEAST[name]}: {value}")
+
+
+def claim(config: ConfigDict, folder: Path, stage: str) -> None:
+    """Write RUN/config.json, unless the folder holds the results of another run."""
+    path = folder / "config.json"
+    wanted = {"stage": stage, **config.to_dict()}
+    if path.exists() and any((folder / name).exists() for name in RESULTS):
+        found = _flat(json.loads(path.read_text()))
+        for name, value in _flat(wanted).items():
+            if found.get(name, value) != value and not name.startswith(FREE):
+                raise ValueError(
+                    f"--workdir: {folder} holds a run with {name} = {found[name]!r}, "
+                    f"this one has {value!r}; give it a folder of its own"
+                )
+    write_config(config, folder, stage)
+
+
+def write_config(config: ConfigDict, folder: Path, stage: str = "") -> None:
     """Write RUN/config.json, so that a run says what it was."""
-    text = json.dumps(config.to_dict(), indent=2, sort_keys=True)
+    text = json.dumps({"stage": stage, **config.to_dict()}, indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n")
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+@contextmanager
+def _alone(folder: Path):
+    """Hold the folder's lock, which ends with this process however that ends."""
+    with (folder / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"--workdir: another command is at work in {folder}"
+            ) from None
+        yield
 
 
 def _parse(argv):

@@ -11,6 +11,7 @@ DIR/collect.json. Killed and started again, it goes on with the next batch of ga
 import json
 import os
 from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ def teacher(domain, noise: float, think: bool) -> policies.Policy:
         raise ValueError(f"{domain.name} has no teacher")
     if not noise:
         return policies.teacher(domain.teacher, think=think)
+    if "noise" not in signature(domain.teacher).parameters:
+        raise ValueError(f"collect.noise: the teacher of {domain.name} does not err")
     noisy = partial(domain.teacher, noise=noise)
     return policies.teacher(noisy, domain.teacher, think)
 
@@ -153,5 +156,10 @@ def _write_done(workdir: str, summaries: list[dict]) -> None:
     os.replace(temporary, path)
 
 
+def main() -> None:
+    """Run from the command line."""
+    cli.main(run, "collect", ("collect",))
+
+
 if __name__ == "__main__":
-    cli.main(run)
+    main()

@@ -109,9 +109,11 @@ def line(summary: dict[str, Any]) -> str:
     """Say a summary in one line."""
     low, high = summary["interval"]
     calls = "  ".join(f"{verb} {n:.2f}" for verb, n in summary["calls"].items())
-    charged = ""
+    charged = ""  # and what else is worth a word
     if summary["success_charged"] < summary["success"]:
         charged = f"  if calls cost turns {100 * summary['success_charged']:.1f} %"
+    if summary["errors"]:
+        charged += f"  errors {summary['errors']}"
     return (
         f"{summary['split']}: {summary['wins']} of {summary['n']} won "
         f"({100 * summary['success']:.1f} %, 95 % interval {100 * low:.1f} to "
@@ -156,5 +158,10 @@ def _bank(config: ConfigDict, domain, run_folder: str):
     return build.first_bank(config, domain)
 
 
+def main() -> None:
+    """Run from the command line."""
+    cli.main(run, "evaluate", ("evaluate", "checkpoint", "policy"))
+
+
 if __name__ == "__main__":
-    cli.main(run)
+    main()

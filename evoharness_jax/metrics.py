@@ -82,7 +82,19 @@ def read(workdir: str | Path) -> list[dict[str, float]]:
     path = Path(workdir) / "metrics.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{workdir} is not a run: it has no metrics.jsonl")
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = path.read_text().splitlines()
+    try:
+        return [json.loads(line) for line in lines[:-1]] + _last_line(lines)
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _last_line(lines: list[str]) -> list[dict]:
+    """Read the last line, unless a kill cut it short."""
+    try:
+        return [json.loads(line) for line in lines[-1:]]
+    except ValueError:
+        return []
 
 
 def last(workdir: str | Path) -> dict[str, float]:

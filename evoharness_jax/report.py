@@ -61,6 +61,9 @@ def run(workdir: str, versus: str = "", episode: str = "", console=None) -> None
             f"{workdir} is neither a training run (metrics.jsonl) nor an evaluation "
             "(summary.json)"
         )
+    if (versus or episode) and "summary.json" not in known:
+        raise ValueError(f"{workdir} is no evaluation: --versus and --episode need one")
+    earlier = read_summary(Path(versus)) if versus else None
     if episode:
         show_episode(folder, episode, console)
         return
@@ -69,8 +72,8 @@ def run(workdir: str, versus: str = "", episode: str = "", console=None) -> None
     if "summary.json" in known:
         summary = read_summary(folder)
         console.print(table(summary))
-        if versus:
-            console.print(comparison(read_summary(Path(versus)), summary))
+        if earlier:
+            console.print(comparison(earlier, summary))
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -78,7 +81,10 @@ def read_summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     if not path.exists():
         raise ValueError(f"{folder} is no finished evaluation: it has no summary.json")
-    return json.loads(path.read_text())
+    try:
+        return json.loads(path.read_text())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
 
 
 def curve(lines: list[dict[str, float]]) -> Table:

@@ -25,7 +25,7 @@ from evoharness_jax.experience.bank import Version
 from evoharness_jax.experience.evolve import evolve
 from evoharness_jax.rollout import loop
 from evoharness_jax.rollout.engine import Engine, Rows
-from evoharness_jax.rollout.loop import Rollout, Setting
+from evoharness_jax.rollout.loop import CONTEXT_FULL, Rollout, Setting
 from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.rollout.summary import summarise
 from evoharness_jax.train import packing, policy_gradient, reward
@@ -59,6 +59,9 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     _check(config)
     model = build.model(config, workdir)
     parts, tx, where = _assemble(config, model)
+    parts.domain.tasks(config.rollout.split)
+    if config.train.evaluate_every:  # a missing split shows now, not at step ten
+        evaluate.chosen(config, parts.domain)
     reference = model.params
     # The first update donates its parameters, so the state gets a copy of its own.
     start = jax.tree.map(jax.numpy.copy, model.params)
@@ -116,7 +119,9 @@ def outcomes(played: Rollout) -> reward.Outcomes:
     e = played.episodes
     return reward.Outcomes(
         won=np.asarray(e.won),
-        error=np.array([bool(r["error"]) for r in played.records]),
+        # Who talks until the context is full has failed; only what the environment
+        # broke is left out.
+        error=np.array([r["error"] not in ("", CONTEXT_FULL) for r in played.records]),
         turns=np.asarray(e.turn),
         env_steps=np.asarray(e.env_steps),
         tokens=np.asarray(e.tokens),
@@ -340,5 +345,12 @@ def _check(config: ConfigDict) -> None:
         )
 
 
+def main() -> None:
+    """Run from the command line."""
+    cli.main(
+        run, "train_rl", ("rollout", "reward", "advantage", "loss", "data", "optim")
+    )
+
+
 if __name__ == "__main__":
-    cli.main(run)
+    main()

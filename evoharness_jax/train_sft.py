@@ -25,6 +25,8 @@ from evoharness_jax.types import Batch, TrainState
 
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     """Train; return the last metrics."""
+    build.model_config(config)  # what is wrong with these shows before collecting
+    build.optimiser(config)
     folder = config.data.episodes or str(Path(workdir) / "collect")
     if not config.data.episodes:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -171,5 +173,10 @@ def _inherit_bank(folder: str, workdir: str) -> None:
         os.replace(temporary, target)
 
 
+def main() -> None:
+    """Run from the command line."""
+    cli.main(run, "train_sft", ("collect", "data", "optim", "train"))
+
+
 if __name__ == "__main__":
-    cli.main(run)
+    main()

@@ -241,7 +241,7 @@ def _fork(module, arguments, kill_at, file_limit, output) -> int:
         if file_limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
         sys.argv = [module, *arguments]
-        cli.main(importlib.import_module(f"evoharness_jax.{module}").run)
+        importlib.import_module(f"evoharness_jax.{module}").main()
         sys.exit()
     os.close(pause)
     if os.read(paused, 1):  # nothing where it ended by itself

@@ -1,11 +1,12 @@
 """Whatever is wrong with the input, the message says what, and where."""
 
+import fcntl
 import json
 
 import pytest
 
 import runs
-from evoharness_jax import collect, evaluate, train_rl, train_sft
+from evoharness_jax import cli, collect, evaluate, train_rl, train_sft
 from evoharness_jax.envs import counter
 from evoharness_jax.envs.alfworld import domain as alfworld
 from evoharness_jax.rollout.summary import games
@@ -255,3 +256,66 @@ def test_a_loss_that_is_not_finite_stops_and_names_the_last_checkpoint(tmp_path)
         train_sft.run(config, str(tmp_path))
     assert runs.steps(tmp_path) == [1]
     assert [line["step"] for line in runs.lines(tmp_path)] == [1]
+
+
+def finished(where) -> list[str]:
+    """Make an evaluation, and return the flags to do it once more."""
+    flags = runs.command("alfworld_eval", "env=counter,policy=random", {})
+    assert runs.call("evaluate", [*flags, f"--workdir={where}"]).code == 0
+    return flags
+
+
+def test_a_folder_with_other_results_is_left_as_it_is(tmp_path):
+    flags = finished(tmp_path)
+    before = (tmp_path / "config.json").read_text()
+    again = [*flags, f"--workdir={tmp_path}"]
+    other = runs.call("evaluate", [*again, "--config.seed=1"])
+    assert other.code == 1
+    assert "holds a run with seed = 0, this one has 1; give it" in other.last
+    stage = runs.command("alfworld_sft", runs.COUNTER, {})
+    other = runs.call("train_sft", [*stage, f"--workdir={tmp_path}"])
+    assert "holds a run with " in other.last and other.code == 1
+    assert (tmp_path / "config.json").read_text() == before
+    assert runs.call("evaluate", again).code == 0  # the same once more is welcome
+
+
+def test_two_commands_do_not_share_a_folder(tmp_path):
+    flags = runs.command("alfworld_eval", "env=counter,policy=random", {})
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        second = runs.call("evaluate", [*flags, f"--workdir={tmp_path}"])
+    assert second.code == 1
+    assert f"another command is at work in {tmp_path}" in second.last
+
+
+@pytest.mark.parametrize(
+    "changes, words",
+    [
+        ({"evaluate.games": -1}, "evaluate.games must be at least 0: -1"),
+        ({"model.response": 0}, "model.response must be at least 1: 0"),
+        ({"rules.max_tokens": -5}, "rules.max_tokens must be at least 0: -5"),
+    ],
+)
+def test_numbers_that_are_too_small_are_named(changes, words):
+    with pytest.raises(ValueError, match=words):
+        cli.check(runs.config("alfworld_eval", "env=counter", changes), ())
+
+
+def test_a_config_of_another_stage_is_named():
+    with pytest.raises(ValueError, match="no section 'data'; is it one of another"):
+        cli.check(runs.config("alfworld_eval", "env=counter"), ("data",))
+
+
+def test_a_split_to_evaluate_on_is_looked_for_before_training(tmp_path):
+    settings = runs.config(
+        "alfworld_rl", changes=runs.rl_settings() | {"evaluate.split": "elsewhere"}
+    )
+    with pytest.raises(ValueError, match="no split 'elsewhere'"):
+        runs.make(train_rl.run, settings, tmp_path)
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_the_counters_teacher_does_not_err(tmp_path):
+    settings = runs.config("alfworld_sft", changes={"collect.noise": 0.5})
+    with pytest.raises(ValueError, match="collect.noise: the teacher of counter does"):
+        runs.make(collect.run, settings, tmp_path)

@@ -124,7 +124,8 @@ def policy_gradient(
         loss = loss + metrics["loss/kl"]
     if entropy is not None:
         metrics["policy/entropy"] = mean(entropy)
-        if entropy_coef:
+        metrics["loss/entropy"] = jnp.zeros((), jnp.float32)
+        if entropy_coef:  # without it the backward pass skips the entropy
             metrics["loss/entropy"] = -entropy_coef * metrics["policy/entropy"]
             loss = loss + metrics["loss/entropy"]
     return loss, jax.lax.stop_gradient(metrics)
