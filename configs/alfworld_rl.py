@@ -81,9 +81,9 @@ def get_config(arg: str = ""):
         reward.token_budget = 1024
         config.optim.lr = 3e-4
         loss.entropy_coef = 0.0
-        config.optim.steps = 24
-        config.checkpoint.every = 8
-        train.evaluate_every = 8
+        config.optim.steps = 20
+        config.checkpoint.every = 10
+        train.evaluate_every = 10
     if args.debug:
         config.optim.steps = 2
         rollout.tasks = 2
