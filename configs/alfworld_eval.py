@@ -7,6 +7,8 @@ Arguments: checkpoint=RUN (a run folder), split, engine=native|textworld|both, m
 regime, env, policy=model|teacher|random, debug. The model, its tokenizer and the bank
 come from the run; `mode`, `regime` and everything below can differ from what it was
 trained with.
+
+What to expect: policy=teacher wins 3,552 of the 3,553 training games (2026-11-30).
 """
 
 from configs import common

@@ -7,6 +7,9 @@ Arguments, after a colon: model=household-tiny|counter-tiny|qwen3-8b,
 mode=inline|env_only|always_on, regime=per_turn|append, env=alfworld|counter, debug.
 `collect` makes the episodes alone; `train_sft` makes them itself unless `data.episodes`
 names a folder that `collect` wrote.
+
+What to expect: with env=counter,model=counter-tiny half a minute on two CPU cores and
+70 % of the test split (2026-11-30); on ALFWorld's training games not yet run in full.
 """
 
 from configs import common
