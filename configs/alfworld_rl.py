@@ -6,7 +6,7 @@
 Arguments as in alfworld_sft.py.
 
 What to expect: with env=counter,model=counter-tiny a minute on two CPU cores, 100 % of
-the test split and a third fewer calls (2026-11-30); on ALFWorld's training games not yet
+the test split, a third fewer calls (2026-11-30); on ALFWorld's training games not yet
 run in full.
 """
 
