@@ -54,11 +54,20 @@ def test_blocks_agree_with_xla(length, whole):
 
 
 def test_blocks_in_bfloat16():
-    args = problem(2, 200, packed(2, 200), dtype="bfloat16")
-    for got, want in zip(results("blocks", *args), results("xla", *args)):
+    """Rounding costs no more than it does in `xla`, beside float32 on the same numbers.
+
+    The two round in other places, so they need not agree with one another.
+    """
+    arrays, mask, upstream = problem(2, 200, packed(2, 200), dtype="bfloat16")
+    exact, up = jax.tree.map(lambda x: x.astype(jnp.float32), (arrays, upstream))
+    truth = results("xla", exact, mask, up)
+    blocks, xla = (results(name, arrays, mask, upstream) for name in ("blocks", "xla"))
+    for got, other, want in zip(blocks, xla, truth):
         assert got.dtype == jnp.bfloat16
-        got, want = got.astype(jnp.float32), want.astype(jnp.float32)
-        np.testing.assert_allclose(got, want, atol=0.05)
+        error, allowed = (
+            np.abs(x.astype(jnp.float32) - want).max() for x in (got, other)
+        )
+        assert error <= max(allowed, 0.05)
 
 
 def test_blocks_read_a_cache():
