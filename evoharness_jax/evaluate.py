@@ -109,17 +109,17 @@ def line(summary: dict[str, Any]) -> str:
     """Say a summary in one line."""
     low, high = summary["interval"]
     calls = "  ".join(f"{verb} {n:.2f}" for verb, n in summary["calls"].items())
-    charged = ""  # and what else is worth a word
+    more = ""
     if summary["success_charged"] < summary["success"]:
-        charged = f"  if calls cost turns {100 * summary['success_charged']:.1f} %"
+        more = f"  if calls cost turns {100 * summary['success_charged']:.1f} %"
     if summary["errors"]:
-        charged += f"  errors {summary['errors']}"
+        more += f"  errors {summary['errors']}"
     return (
         f"{summary['split']}: {summary['wins']} of {summary['n']} won "
         f"({100 * summary['success']:.1f} %, 95 % interval {100 * low:.1f} to "
         f"{100 * high:.1f})  turns {summary['turns']:.1f}  calls "
         f"{summary['calls_total']:.2f} ({calls})  tokens {summary['tokens']:.0f}"
-        f"{charged}"
+        f"{more}"
     )
 
 

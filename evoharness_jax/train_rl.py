@@ -46,6 +46,8 @@ class Parts(NamedTuple):
     """What a run needs at every step."""
 
     domain: Any
+    tasks: tuple  # of the split to train on
+    games: list  # to evaluate on; a missing split shows at the start, not at step ten
     setting: Setting
     model: build.Model
     engine: Engine
@@ -59,9 +61,6 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     _check(config)
     model = build.model(config, workdir)
     parts, tx, where = _assemble(config, model)
-    parts.domain.tasks(config.rollout.split)
-    if config.train.evaluate_every:  # a missing split shows now, not at step ten
-        evaluate.chosen(config, parts.domain)
     reference = model.params
     # The first update donates its parameters, so the state gets a copy of its own.
     start = jax.tree.map(jax.numpy.copy, model.params)
@@ -81,7 +80,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     last = metrics.last(workdir)
     for step in range(first, config.optim.steps):
         begun = time.monotonic()
-        tasks = tasks_of(config, parts.domain, step)
+        tasks = tasks_of(config, parts.tasks, step)
         played = _rollout(config, parts, rows, state, bank, tasks, step)
         state, last = _learn(config, parts, state, reference, played, step)
         done = step + 1
@@ -99,12 +98,11 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     return last
 
 
-def tasks_of(config: ConfigDict, domain, step: int) -> list:
+def tasks_of(config: ConfigDict, tasks: tuple, step: int) -> list:
     """Return the G tasks of a step, each R times in a row, from (seed, step) alone.
 
     Each pass over the split goes through it in an order of its own.
     """
-    tasks = domain.tasks(config.rollout.split)
     count, group = config.rollout.tasks, config.rollout.group
     chosen = []
     for place in range(step * count, (step + 1) * count):
@@ -178,6 +176,8 @@ def _assemble(config: ConfigDict, model: build.Model):
     sampling = Sampling(temperature, 0, config.rollout.top_p)
     parts = Parts(
         domain=domain,
+        tasks=domain.tasks(config.rollout.split),
+        games=evaluate.chosen(config, domain) if config.train.evaluate_every else [],
         setting=build.setting(config),
         model=model,
         engine=build.engine(config, model, batch, sampling),
@@ -275,7 +275,7 @@ def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
         policy,
         parts.domain,
         bank,
-        evaluate.chosen(config, parts.domain),
+        parts.games,
         parts.setting,
         batch,
         parts.model.tokens,

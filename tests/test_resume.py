@@ -140,7 +140,7 @@ def test_the_tasks_of_a_step_are_named_by_seed_and_step():
     )
     domain = counter.make()
     split = domain.tasks("train")
-    steps = [train_rl.tasks_of(config, domain, step) for step in range(10)]
+    steps = [train_rl.tasks_of(config, split, step) for step in range(10)]
     assert all(tasks[::2] == tasks[1::2] for tasks in steps)
     order = [task for tasks in steps for task in tasks[::2]]
     assert sorted(order[: len(split)]) == list(split)
