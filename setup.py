@@ -11,6 +11,8 @@ VERSION = re.search(r'__version__ = "(.+)"', INIT.read_text(encoding="utf-8"))[1
 # A CPU build of torch is enough, and several GB smaller than the default Linux
 # wheel. pip takes it where it is offered one: 2.13.0+cpu sorts above 2.13.0.
 TORCH = "torch>=2.6,<2.14"
+# The figures of the HTML report, and the script that draws them in a browser.
+REPORT = ["altair>=6.0,<7", "vl-convert-python>=1.9"]
 
 setup(
     name="evoharness_jax",
@@ -35,10 +37,11 @@ setup(
         "transformers>=5,<6",
         "tokenizers>=0.22",
         "safetensors>=0.6",
-        # Configs, flags, progress.
+        # Configs, flags, progress, live curves.
         "ml-collections>=1.0",
         "absl-py>=2.1",
         "rich>=13",
+        "tensorboardX>=2.6.2",
         # The household games. Pinned: the text that they print is data here.
         "alfworld==0.4.2",
         "textworld==1.7.0",
@@ -49,14 +52,18 @@ setup(
         # libtpu compiles for TPU on a machine that has none. jax's own extra names
         # the one release that fits it, so it is asked for rather than repeated.
         "aot": ["jax[tpu]>=0.10,<0.12"],
+        "report": REPORT,
         "dev": [
+            *REPORT,
             "hypothesis>=6.100",
             "ipykernel>=6.29",
             "nbclient>=0.10",
             "nbformat>=5.10",
+            "playwright>=1.49",  # drives a Chromium that is already there
             "pytest>=8.4",
             "ruff==0.17.*",  # another minor version formats differently
             "setuptools>=77",  # a test builds the wheel
+            "tensorboard>=2.18",  # reads what a run wrote
         ],
         "parity": [TORCH],
         "bench": [TORCH],

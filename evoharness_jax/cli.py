@@ -18,7 +18,7 @@ import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from evoharness_jax import metrics
+from evoharness_jax import __version__, metrics
 
 
 def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
@@ -84,6 +84,7 @@ LEAST = {
     "evaluate.batch": 1,
     "evaluate.games": 0,
     "model.context": 1,
+    "model.lora": 0,
     "model.response": 1,
     "optim.steps": 1,
     "rollout.batch": 1,
@@ -128,7 +129,8 @@ def claim(config: ConfigDict, folder: Path, stage: str) -> None:
 
 def write_config(config: ConfigDict, folder: Path, stage: str = "") -> None:
     """Write RUN/config.json, so that a run says what it was."""
-    text = json.dumps({"stage": stage, **config.to_dict()}, indent=2, sort_keys=True)
+    facts = {"stage": stage, "version": __version__, **config.to_dict()}
+    text = json.dumps(facts, indent=2, sort_keys=True)
     (folder / "config.json").write_text(text + "\n")
 
 

@@ -5,7 +5,10 @@
 Every pass plays all chosen games. The first begins with the bank that the environment
 brings (for households: none); between passes the notes are consolidated, so the next
 one recalls what the last one learned. Writes DIR/episodes-<pass>.jsonl, DIR/bank and
-DIR/collect.json. Killed and started again, it goes on with the next batch of games.
+DIR/collect.json. Killed and started again, it goes on with the games not written yet.
+
+With `collect.student`, a run, its model plays and the teacher says at every turn what
+would have been right: what a student learns from about the states it gets into itself.
 """
 
 import json
@@ -22,9 +25,12 @@ from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.consolidators import EpisodeEvidence
 from evoharness_jax.experience.evolve import evolve
 from evoharness_jax.rollout import loop, policies
+from evoharness_jax.rollout.engine import Rows
+from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.rollout.summary import summarise
 
 PASS_UIDS = 1 << 24  # uids of one pass
+WAVES = 4  # episodes written at once, in batches: what a kill can lose
 
 
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
@@ -36,10 +42,10 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     tasks = [task for task in tasks for _ in range(collect.repeats)]
     summaries = _done(workdir)
     version = _first_bank(config, domain, workdir, summaries)
-    policy = teacher(domain, collect.noise, collect.think)
+    policy, tokens = _policy(config, domain)
     for number in range(len(summaries), collect.passes):
         records = _play(
-            number, config, domain, setting, version, policy, tasks, workdir
+            number, config, domain, setting, version, policy, tokens, tasks, workdir
         )
         entries, changes = evolve(
             version.entries, evidence(records), number + 1, config.bank.capacity
@@ -58,10 +64,35 @@ def _first_bank(config, domain, workdir, summaries):
         bank_.reset_head(folder, summaries[-1]["bank"])
         return bank_.read(folder)
     bank_.reset_head(folder, "")
-    return bank_.write(folder, build.first_bank(config, domain).entries, "", 0)
+    inherited = Path(build.located(config.collect.student)) / "bank"
+    if config.collect.student and not config.bank.path and inherited.is_dir():
+        entries = bank_.read(inherited).entries
+    else:
+        entries = build.first_bank(config, domain).entries
+    return bank_.write(folder, entries, "", 0)
 
 
-def _play(number, config, domain, setting, version, policy, tasks, workdir):
+def _policy(config: ConfigDict, domain):
+    """Return who plays, and the tokenizer that it needs."""
+    collect = config.collect
+    if not collect.student:
+        return teacher(domain, collect.noise, collect.think), None
+    run = build.located(collect.student)
+    build.same_env(config, run, "collect.student")
+    if not 0 < collect.student_share <= 1:
+        raise ValueError(
+            f"collect.student_share must lie in (0, 1]: {collect.student_share}"
+        )
+    model = build.load_run(config, run)
+    batch = min(collect.batch, domain.capacity)
+    engine = build.engine(config, model, batch, Sampling(temperature=1.0))
+    student = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
+    master = teacher(domain, 0.0, collect.think)
+    share, seed = collect.student_share, config.seed
+    return policies.corrected(student, master, share, seed), model.tokens
+
+
+def _play(number, config, domain, setting, version, policy, tokens, tasks, workdir):
     """Play the games of one pass that have no record yet; return all its records."""
     path = episodes_path(workdir, number)
     records = read_episodes(path) if path.exists() else []
@@ -70,17 +101,19 @@ def _play(number, config, domain, setting, version, policy, tasks, workdir):
     batch = min(config.collect.batch, domain.capacity)
     first = len(records)
     with metrics.bar(f"pass {number + 1}", len(tasks), first) as done:
-        for at in range(first, len(tasks), batch):
+        for at in range(first, len(tasks), batch * WAVES):
             played = loop.rollout(
                 policy,
                 domain,
                 arrays,
                 words,
-                tasks[at : at + batch],
+                tasks[at : at + batch * WAVES],
                 setting,
                 batch=batch,
                 first_uid=number * PASS_UIDS + at,
+                tokens=tokens,
                 on_episode=lambda record: done(record["won"]),
+                version=version.name,
             )
             with path.open("a") as file:
                 file.writelines(json.dumps(r) + "\n" for r in played.records)
@@ -122,25 +155,33 @@ def episodes_path(workdir: str, number: int) -> Path:
     return Path(workdir) / f"episodes-{number}.jsonl"
 
 
-def last_episodes(folder: str) -> list[dict]:
-    """Return the records of a collect run's last pass.
+def last_episodes(folders: str) -> list[dict]:
+    """Return the records of a collect run's last pass, or of several, as a:b.
 
     Raises:
-        ValueError: the folder holds no finished collect run.
+        ValueError: a folder holds no finished collect run.
     """
-    if not (Path(folder) / "collect.json").exists():
-        raise ValueError(f"data.episodes: {folder} holds no finished collect run")
-    return read_episodes(episodes_path(folder, len(_done(folder)) - 1))
+    records = []
+    for folder in filter(None, folders.split(os.pathsep)):
+        if not (Path(folder) / "collect.json").exists():
+            raise ValueError(f"data.episodes: {folder} holds no finished collect run")
+        records += read_episodes(episodes_path(folder, len(_done(folder)) - 1))
+    return records
 
 
 def read_episodes(path: str | Path) -> list[dict]:
-    """Read records; a last line that a kill cut short is left out."""
-    records = []
-    for line in Path(path).read_text().splitlines():
+    """Read records; a last line that a kill cut short is left out.
+
+    Raises:
+        ValueError: another line is damaged; it is named by its number.
+    """
+    records, lines = [], Path(path).read_text().splitlines()
+    for number, line in enumerate(lines, 1):
         try:
             records.append(json.loads(line))
-        except ValueError:
-            break
+        except ValueError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: {error}") from error
     return records
 
 

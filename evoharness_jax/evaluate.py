@@ -33,8 +33,10 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     domain = build.domain(config)
     setting = build.setting(config)
     tasks = chosen(config, domain)
-    run_folder = config.checkpoint
-    if config.policy == "model" and not run_folder:
+    run_folder = build.located(config.checkpoint) if config.policy == "model" else ""
+    if run_folder:
+        build.same_env(config, run_folder, "checkpoint")
+    elif config.policy == "model":
         raise ValueError("checkpoint: name the run to evaluate, checkpoint=RUN")
     bank = _bank(config, domain, run_folder)
     batch = min(config.evaluate.batch, domain.capacity)
@@ -67,6 +69,7 @@ def play(config, policy, domain, bank, tasks, setting, batch, tokens, done=None)
         first_uid=EVALUATION_UID,
         tokens=tokens,
         on_episode=lambda r: done(r["won"]) if done else None,
+        version=bank.name,
     )
     check_context(config, played.records)
     return played
@@ -143,7 +146,7 @@ def _policy(config: ConfigDict, domain, run_folder: str, batch: int):
         raise ValueError(
             f"policy: {config.policy!r}, not one of model, teacher, random"
         )
-    model = build.load_run(config, run_folder)
+    model = build.load_run(config, run_folder, config.model.init)
     sampling = Sampling(config.evaluate.temperature, 0, config.evaluate.top_p)
     engine = build.engine(config, model, batch, sampling)
     policy = build.model_policy(config, model, engine, Rows(engine), model.params, 0)

@@ -1,7 +1,8 @@
 """Metrics: flat `area/name` numbers, one JSON line a step; one progress line a step.
 
 A resumed run drops the lines behind the step that it goes on from, so that the file
-is what an uninterrupted run would have written.
+is what an uninterrupted run would have written. RUN/tensorboard holds the same numbers
+as event files; those can only grow, so a resumed run marks there what is void.
 """
 
 import json
@@ -17,6 +18,9 @@ import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import Progress
+from tensorboardX.event_file_writer import EventsWriter
+from tensorboardX.proto.event_pb2 import Event, SessionLog
+from tensorboardX.proto.summary_pb2 import Summary
 
 log = logging.getLogger("evoharness_jax")
 
@@ -32,7 +36,7 @@ def log_to_stderr() -> None:
 
 
 class Writer:
-    """Appends to RUN/metrics.jsonl and says how it goes."""
+    """Appends to RUN/metrics.jsonl and RUN/tensorboard, and says how it goes."""
 
     def __init__(self, workdir: str | Path, total: int, resume_at: int = 0):
         self.path = Path(workdir) / "metrics.jsonl"
@@ -40,6 +44,7 @@ class Writer:
         self.begun = time.monotonic()
         self.first = resume_at
         self.console = Console(stderr=True) if sys.stderr.isatty() else None
+        self.events = None  # a finished run that is started again writes none
         _keep_until(self.path, resume_at)
 
     def write(self, step: int, values: dict[str, Any], shown: tuple[str, ...]) -> None:
@@ -47,6 +52,7 @@ class Writer:
         numbers = {k: _number(v) for k, v in values.items()}
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")
+        self._write_events(step, numbers)
         words = "  ".join(f"{k} {numbers[k]:.4g}" for k in shown if k in numbers)
         rate = (time.monotonic() - self.begun) / max(1, step - self.first)
         left = rate * (self.total - step)
@@ -55,6 +61,25 @@ class Writer:
             self.console.print(line, highlight=True)
         else:
             log.info("%s", line)
+
+    def _write_events(self, step: int, numbers: dict[str, float]) -> None:
+        if self.events is None:
+            self.events = _event_file(self.path.with_name("tensorboard"), self.first)
+            # What earlier files have of later steps is void from here on.
+            restart = SessionLog(status=SessionLog.START)
+            self._event(self.first + 1, session_log=restart)
+        values = [Summary.Value(tag=k, simple_value=v) for k, v in numbers.items()]
+        self._event(step, summary=Summary(value=values))
+
+    def _event(self, step: int, **what) -> None:
+        self.events.write_event(Event(wall_time=time.time(), step=step, **what))
+        self.events.flush()  # a kill loses no step that metrics.jsonl has
+
+
+def _event_file(folder: Path, resume_at: int) -> EventsWriter:
+    """Open a new event file. Names count seconds, and a restart may be faster."""
+    folder.mkdir(exist_ok=True)
+    return EventsWriter(str(folder / "events"), f".{resume_at}")
 
 
 def _number(value: Any) -> float:
@@ -78,23 +103,39 @@ def _keep_until(path: Path, step: int) -> None:
 
 
 def read(workdir: str | Path) -> list[dict[str, float]]:
-    """Read a run's metrics, one dict a step."""
+    """Read a run's metrics, one dict a step; a last line that a kill cut is left out.
+
+    Raises:
+        FileNotFoundError: there are none.
+        ValueError: a line is damaged, or no line of metrics.
+    """
     path = Path(workdir) / "metrics.jsonl"
     if not path.exists():
         raise FileNotFoundError(f"{workdir} is not a run: it has no metrics.jsonl")
-    lines = path.read_text().splitlines()
-    try:
-        return [json.loads(line) for line in lines[:-1]] + _last_line(lines)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+    written = path.read_bytes().splitlines()
+    found = []
+    for number, line in enumerate(written, 1):
+        try:
+            numbers = json.loads(line)
+        except ValueError as error:
+            if number == len(written):
+                break
+            raise ValueError(f"{path} is damaged in line {number}: {error}") from error
+        if not _is_a_step(numbers):
+            raise ValueError(
+                f"{path}: line {number} is not a step and its numbers: {line[:60]!r}"
+            )
+        found.append(numbers)
+    return found
 
 
-def _last_line(lines: list[str]) -> list[dict]:
-    """Read the last line, unless a kill cut it short."""
-    try:
-        return [json.loads(line) for line in lines[-1:]]
-    except ValueError:
-        return []
+def _is_a_step(line: Any) -> bool:
+    """Say whether a line is what `write` writes: `step`, and numbers by name."""
+    return (
+        isinstance(line, dict)
+        and "step" in line
+        and all(isinstance(value, (int, float)) for value in line.values())
+    )
 
 
 def last(workdir: str | Path) -> dict[str, float]:

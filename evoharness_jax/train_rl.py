@@ -18,7 +18,15 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from evoharness_jax import build, checkpoint, cli, collect, evaluate, metrics
+from evoharness_jax import (
+    build,
+    checkpoint,
+    cli,
+    collect,
+    evaluate,
+    metrics,
+    parameters,
+)
 from evoharness_jax.bpe.workspace import OK
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
@@ -53,17 +61,20 @@ class Parts(NamedTuple):
     engine: Engine
     update: Any
     score: Any
+    score_base: Any  # of the policy that the run began with
     facts: dict
 
 
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     """Train; return the last step's metrics."""
     _check(config)
+    build.shared_heads(config, build.model_config(config))
     model = build.model(config, workdir)
     parts, tx, where = _assemble(config, model)
-    reference = model.params
-    # The first update donates its parameters, so the state gets a copy of its own.
-    start = jax.tree.map(jax.numpy.copy, model.params)
+    # The first update donates its parameters, so the state gets a copy of its own:
+    # what the run began with is the reference. Beside an adapter there is one copy, and
+    # the reference is that without it.
+    start = jax.tree.map(jax.numpy.copy, model.trained.params)
     state = policy_gradient.make_state(start, tx, jax.random.key(config.seed))
     state = jax.device_put(state, where)
 
@@ -71,6 +82,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     first = 0
     if found := checkpoint.restore(saved, state, parts.facts):
         state, host = found
+        parameters.same_adapter(host, model.trained.facts, workdir)
         first, bank = host["step"], _go_back_to(host["bank"], workdir)
         metrics.log.info("going on from step %d with bank %s", first, bank.name)
     else:
@@ -82,7 +94,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         begun = time.monotonic()
         tasks = tasks_of(config, parts.tasks, step)
         played = _rollout(config, parts, rows, state, bank, tasks, step)
-        state, last = _learn(config, parts, state, reference, played, step)
+        state, last = _learn(config, parts, state, played, step)
         done = step + 1
         metrics.stop_unless_finite(last, done, saved)
         bank, last["bank/entries"] = _evolve(config, bank, played, workdir, done)
@@ -94,6 +106,8 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         writer.write(done, last, SHOWN)
         if done % config.checkpoint.every == 0 or done == config.optim.steps:
             host = {"step": done, "model": parts.facts, "bank": bank.name}
+            if model.trained.facts:
+                host["lora"] = model.trained.facts
             checkpoint.save(saved, done, state, host)
     return last
 
@@ -162,12 +176,23 @@ def judge(config: ConfigDict, episodes: reward.Outcomes, step: int):
 def _assemble(config: ConfigDict, model: build.Model):
     tx, schedule = build.optimiser(config)
     temperature = config.rollout.temperature
-    logprobs = build.logprobs(model.config, config.train.logprob_chunk, temperature)
+    learner, chunk = model.trained, config.train.logprob_chunk
+    logprobs = build.logprobs(model.config, chunk, temperature, learner.join)
     shapes = jax.eval_shape(
-        lambda p: policy_gradient.make_state(p, tx, jax.random.key(0)), model.params
+        lambda p: policy_gradient.make_state(p, tx, jax.random.key(0)), learner.params
     )
-    axes = build.qwen3.logical_axes(model.config)
-    where = policy_gradient.state_shardings(model.mesh, axes, shapes)
+    where = policy_gradient.state_shardings(model.mesh, learner.axes, shapes)
+    beside = {"frozen_shardings": learner.frozen_shardings}
+    score = policy_gradient.make_score(
+        logprobs, model.mesh, where.params, stacked=True, **beside
+    )
+    score_base = score
+    if learner.frozen:
+        (base_where,) = learner.frozen_shardings
+        plain = build.logprobs(model.config, chunk, temperature)
+        score_base = policy_gradient.make_score(
+            plain, model.mesh, base_where, stacked=True
+        )
     # With one update per rollout the old policy is the current one: nothing to score.
     old = "current" if config.data.updates == 1 else "batch"
     settings = policy_gradient.Settings(**config.loss, old=old)
@@ -182,11 +207,10 @@ def _assemble(config: ConfigDict, model: build.Model):
         model=model,
         engine=build.engine(config, model, batch, sampling),
         update=policy_gradient.make_update(
-            logprobs, tx, settings, model.mesh, where, schedule=schedule
+            logprobs, tx, settings, model.mesh, where, schedule=schedule, **beside
         ),
-        score=policy_gradient.make_score(
-            logprobs, model.mesh, where.params, stacked=True
-        ),
+        score=score,
+        score_base=score_base,
         facts=build.model_facts(model.config),
     )
     return parts, tx, where
@@ -194,7 +218,7 @@ def _assemble(config: ConfigDict, model: build.Model):
 
 def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
     policy = build.model_policy(
-        config, parts.model, parts.engine, rows, state.params, step
+        config, parts.model, parts.engine, rows, _joined(parts, state), step
     )
     arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
     played = loop.rollout(
@@ -207,16 +231,22 @@ def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
         batch=parts.engine.rows,
         first_uid=step * len(tasks),
         tokens=parts.model.tokens,
+        version=bank.name,
     )
     evaluate.check_context(config, played.records)
     return played
+
+
+def _joined(parts: Parts, state: TrainState) -> Any:
+    """Return what plays: the parameters, or base and adapter."""
+    learner = parts.model.trained
+    return learner.join(state.params, *learner.frozen)
 
 
 def _learn(
     config: ConfigDict,
     parts: Parts,
     state: TrainState,
-    reference: Any,
     played: Rollout,
     step: int,
 ) -> tuple[TrainState, dict[str, Any]]:
@@ -225,18 +255,21 @@ def _learn(
     _, _, advantage, numbers = judge(config, episodes, step)
     begun = time.monotonic()
     fields = packing.from_turns(played.turns, advantage)
-    packed = packing.pack(fields, config.data.length)
+    shared = build.shared_heads(config, parts.model.config)
+    heads = packing.shared_heads(played.turns) if shared else None
+    packed = packing.pack(fields, config.data.length, heads=heads)
     size = config.data.rows * config.data.updates
     accum = packing.few_shapes(-(-len(packed.batch.tokens) // size))
     batches = packing.batches(packed.batch, config.data.rows, accum)
-    scored = [_score(config, parts, state.params, reference, b) for b in batches]
+    scored = [_score(config, parts, state.params, b) for b in batches]
     numbers["time/score"] = time.monotonic() - begun
     begun = time.monotonic()
     for batch in scored:
-        state, updated = parts.update(state, batch)
+        state, updated = parts.update(state, batch, *parts.model.trained.frozen)
     numbers |= {k: np.asarray(v) for k, v in updated.items()}
     numbers["time/update"] = time.monotonic() - begun
     numbers["data/fill"] = packed.fill
+    numbers["data/reuse"] = packed.reuse
     numbers["data/tokens"] = sum(len(row) for row in played.turns.tokens)
     summary = summarise(played.records)
     numbers |= {
@@ -254,12 +287,13 @@ def _learn(
     return state, numbers
 
 
-def _score(config, parts, params, reference, batch):
+def _score(config, parts, params, batch):
     """Add the log-probabilities that the loss will ask for, and no others."""
     if config.data.updates > 1:
-        batch = batch._replace(old_logp=parts.score(params, batch))
+        frozen = parts.model.trained.frozen
+        batch = batch._replace(old_logp=parts.score(params, batch, *frozen))
     if config.loss.kl_coef:
-        batch = batch._replace(ref_logp=parts.score(reference, batch))
+        batch = batch._replace(ref_logp=parts.score_base(parts.model.params, batch))
     return batch
 
 
@@ -268,7 +302,7 @@ def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
     batch = min(config.evaluate.batch, parts.domain.capacity)
     engine = build.engine(config, parts.model, batch, sampling)
     policy = build.model_policy(
-        config, parts.model, engine, Rows(engine), state.params, step
+        config, parts.model, engine, Rows(engine), _joined(parts, state), step
     )
     played = evaluate.play(
         config,
@@ -303,7 +337,7 @@ def _evolve(config, bank: Version, played: Rollout, workdir: str, step: int):
 
 def _first_bank(config: ConfigDict, domain, workdir: str) -> Version:
     """Return version 0 of the run: `bank.path`, else that of `model.init`, else new."""
-    inherited = Path(config.model.init) / "bank"
+    inherited = Path(build.located(config.model.init)) / "bank"
     if not config.bank.path and inherited.is_dir():
         entries = bank_.read(inherited).entries
     else:

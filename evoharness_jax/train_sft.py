@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from evoharness_jax import build, checkpoint, cli, collect, metrics
+from evoharness_jax import build, checkpoint, cli, collect, metrics, parameters
 from evoharness_jax.rollout import examples
 from evoharness_jax.rollout import stream as stream_
 from evoharness_jax.train import packing, sft, state
@@ -25,7 +25,9 @@ from evoharness_jax.types import Batch, TrainState
 
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     """Train; return the last metrics."""
-    build.model_config(config)  # what is wrong with these shows before collecting
+    # What is wrong with these shows before collecting.
+    build.shared_heads(config, build.model_config(config))
+    parameters.spec(config)
     build.optimiser(config)
     folder = config.data.episodes or str(Path(workdir) / "collect")
     if not config.data.episodes:
@@ -34,28 +36,36 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     records = _usable(config, collect.last_episodes(folder), folder)
     texts = (text for record in records for text in examples.texts(record))
     model = build.model(config, workdir, texts)
+    learner = model.trained
     _inherit_bank(folder, workdir)
 
     train, held_out = _split(config, records)
-    packed = _pack(config, model.tokens, train)
+    packed = _pack(config, model.tokens, train, config.data.prompt_weight)
     checks = _batches(config, _pack(config, model.tokens, held_out).batch)
     metrics.log.info(
-        "%d episodes, %d of them held out; %d packed rows, %.1f %% filled",
+        "%d episodes, %d of them held out; %d packed rows, %.1f %% filled, heads "
+        "written once for %.2f times the tokens",
         len(records),
         len(held_out),
         len(packed.batch.tokens),
         100 * packed.fill,
+        packed.reuse,
     )
 
     tx, schedule = build.optimiser(config)
-    logprobs = build.logprobs(model.config, config.train.logprob_chunk)
-    shapes = jax.eval_shape(
-        lambda p: sft.make_state(p, tx, jax.random.key(0)), model.params
+    logprobs = build.logprobs(
+        model.config, config.train.logprob_chunk, join=learner.join
     )
-    where = sft.state_shardings(model.mesh, _axes(model), shapes)
-    update = sft.make_update(logprobs, tx, model.mesh, where, schedule=schedule)
-    score = state.make_score(logprobs, model.mesh, where.params, stacked=True)
-    current = sft.make_state(model.params, tx, jax.random.key(config.seed))
+    shapes = jax.eval_shape(
+        lambda p: sft.make_state(p, tx, jax.random.key(0)), learner.params
+    )
+    where = sft.state_shardings(model.mesh, learner.axes, shapes)
+    beside = {"frozen_shardings": learner.frozen_shardings}
+    update = sft.make_update(
+        logprobs, tx, model.mesh, where, schedule=schedule, **beside
+    )
+    score = state.make_score(logprobs, model.mesh, where.params, stacked=True, **beside)
+    current = sft.make_state(learner.params, tx, jax.random.key(config.seed))
     current = jax.device_put(current, where)
 
     saved = checkpoint.manager(workdir, config.checkpoint.keep)
@@ -63,24 +73,30 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     first = 0
     if found := checkpoint.restore(saved, current, facts):
         current, host = found
+        parameters.same_adapter(host, learner.facts, workdir)
         first = host["step"]
         metrics.log.info("going on from step %d", first)
     writer = metrics.Writer(workdir, config.optim.steps, first)
     last = metrics.last(workdir)
     for step in range(first, config.optim.steps):
         batch = next_batch(packed.batch, config, step)
-        current, numbers = update(current, batch)
+        current, numbers = update(current, batch, *learner.frozen)
         done = step + 1
         ending = done == config.optim.steps
         if done % config.train.log_every == 0 or ending:
             last = {k: float(v) for k, v in numbers.items()}
             metrics.stop_unless_finite(last, done, saved)
             if checks and (done % config.train.check_every == 0 or ending):
-                last["loss/held_out"] = held_out_loss(score, current, checks)
+                last["loss/held_out"] = held_out_loss(
+                    score, current, checks, learner.frozen
+                )
             writer.write(done, last, ("loss/sft", "loss/held_out", "optim/lr"))
         if done % config.checkpoint.every == 0 or ending:
             metrics.stop_unless_finite(numbers, done, saved)
-            checkpoint.save(saved, done, current, {"step": done, "model": facts})
+            host = {"step": done, "model": facts}
+            if learner.facts:
+                host["lora"] = learner.facts
+            checkpoint.save(saved, done, current, host)
     return last
 
 
@@ -101,11 +117,13 @@ def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:
     return Batch(*(field[index].reshape(shape) for field in packed))
 
 
-def held_out_loss(score, current: TrainState, checks: list[Batch]) -> float:
+def held_out_loss(
+    score, current: TrainState, checks: list[Batch], frozen: tuple = ()
+) -> float:
     """Return the mean negative log-likelihood of held-out responses."""
     total = weight = 0.0
     for batch in checks:
-        logp = np.asarray(score(current.params, batch))
+        logp = np.asarray(score(current.params, batch, *frozen))
         total -= float((logp * batch.weight).sum())
         weight += float(batch.weight.sum())
     return total / weight
@@ -143,15 +161,21 @@ def _split(config: ConfigDict, records: list[dict]) -> tuple[list, list]:
     )
 
 
-def _pack(config: ConfigDict, tokens, records: list[dict]) -> packing.Packed:
+def _pack(
+    config: ConfigDict, tokens, records: list[dict], prompt_weight: float = 0.0
+) -> packing.Packed:
     rows = [examples.rows(tokens, record) for record in records]
-    fields = packing.from_turns(stream_.turns(rows, 0))
+    turns = stream_.turns(rows, 0)
+    fields = packing.from_turns(turns)
+    fields["weight"] = [np.maximum(w, prompt_weight) for w in fields["weight"]]
     longest = max((len(one) for one in fields["tokens"]), default=0)
     if longest > config.data.length:
         raise ValueError(
             f"data.length: {config.data.length} ids do not hold a row of {longest}"
         )
-    return packing.pack(fields, config.data.length)
+    shared = build.shared_heads(config, build.model_config(config))
+    heads = packing.shared_heads(turns) if shared else None
+    return packing.pack(fields, config.data.length, heads=heads)
 
 
 def _batches(config: ConfigDict, batch: Batch) -> list[Batch]:
@@ -160,13 +184,9 @@ def _batches(config: ConfigDict, batch: Batch) -> list[Batch]:
     return packing.batches(batch, config.data.rows, accum=1)
 
 
-def _axes(model: build.Model) -> Any:
-    return build.qwen3.logical_axes(model.config)
-
-
 def _inherit_bank(folder: str, workdir: str) -> None:
     """The bank grown during collection goes on with the model."""
-    source, target = Path(folder) / "bank", Path(workdir) / "bank"
+    source, target = Path(folder.split(os.pathsep)[0]) / "bank", Path(workdir) / "bank"
     if source.is_dir() and not target.exists():
         temporary = target.with_name("bank.new")  # a kill leaves all of it or nothing
         shutil.copytree(source, temporary, dirs_exist_ok=True)

@@ -94,11 +94,12 @@ class Turns(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Packed rows for one update. Position 0 of a segment is never a target."""
+    """Packed rows for one update. The first token of a segment is never a target."""
 
     tokens: Any  # int32[W, L]
-    positions: Any  # int32[W, L] restart at 0 in every segment
+    positions: Any  # int32[W, L] restart in every segment, behind its parent's end
     segment_ids: Any  # int32[W, L] 1, 2, ... within a row; 0: padding
+    parents: Any  # int32[W, L] the segment that it continues; its own: none
     weight: Any  # f32[W, L] 0 where no loss is taken
     advantage: Any  # f32[W, L]
     old_logp: Any  # f32[W, L] before the first update on this rollout

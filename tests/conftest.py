@@ -7,6 +7,7 @@ runner without a TPU is normal, one where torch went missing is not.
 
 import importlib.util
 import os
+import shutil
 from pathlib import Path
 
 # JAX reads these when it is first imported, here and in every subprocess of a test.
@@ -55,7 +56,10 @@ def tpu_is_there() -> bool:
 # Looked up now: importing alfworld sets ALFWORLD_DATA where nobody did.
 GAMES = find_games()
 NO_GAMES, NO_TPU = "needs games under $ALFWORLD_DATA", "needs a TPU"
-EXCUSED = [NO_TPU] if os.environ.get("ALFWORLD_DATA") else [NO_TPU, NO_GAMES]
+NO_BROWSER = "needs Chromium or Chrome"
+EXCUSED = [NO_TPU, NO_BROWSER]
+if not os.environ.get("ALFWORLD_DATA"):
+    EXCUSED.append(NO_GAMES)
 if GAMES:
     os.environ["ALFWORLD_DATA"] = str(GAMES)
 
@@ -69,6 +73,15 @@ def alfworld_data() -> Path:
     if GAMES is None:
         pytest.skip(NO_GAMES)
     return GAMES
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of a browser that this machine has, or skip."""
+    for name in ("chromium", "chromium-browser", "google-chrome", "chrome"):
+        if path := shutil.which(name):
+            return path
+    pytest.skip(NO_BROWSER)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
-from evoharness_jax import build, mesh
+from evoharness_jax import build, mesh, parameters
 from evoharness_jax.models import qwen3
 from evoharness_jax.train import optim, sft, state
 from evoharness_jax.types import Batch
@@ -50,7 +50,7 @@ def test_the_sft_update_compiles_and_reuses_its_state(tpu_mesh):
     floats = jax.ShapeDtypeStruct((2, 4, 256), jnp.float32, sharding=rows)
     batch = Batch(ints, ints, ints, *[floats] * 5)
     update = sft.make_update(build.logprobs(CONFIG, 128), tx, tpu_mesh, where)
-    compiled = update.lower(build.placed(shapes, where), batch).compile()
+    compiled = update.lower(parameters.placed(shapes, where), batch).compile()
     memory = compiled.memory_analysis()
     held = sum(
         np.prod(s.shape) * s.dtype.itemsize for s in jax.tree.leaves(shapes.params)

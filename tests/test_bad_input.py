@@ -113,6 +113,27 @@ def test_fine_tuning_names_what_does_not_fit(arg, changes, message, tmp_path):
         train_sft.run(config, str(tmp_path))
 
 
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        ({"collect.student": "/no/run"}, "/no/run is not a run: it has no checkpoints"),
+        (
+            {"collect.student": "embedded"},
+            "collect.student: .* was trained on alfworld",
+        ),
+        (
+            {"collect.student": "SFT", "collect.student_share": 0.0},
+            r"collect.student_share must lie in \(0, 1\]: 0.0",
+        ),
+    ],
+)
+def test_a_student_that_cannot_play_is_named(changes, message, tmp_path):
+    changes = {k: runs.sft() if v == "SFT" else v for k, v in changes.items()}
+    config = runs.config("alfworld_sft", changes=runs.SFT | changes)
+    with pytest.raises(ValueError, match=message):
+        collect.run(config, str(tmp_path))
+
+
 def test_episodes_of_a_folder_without_any_are_named(tmp_path):
     config = runs.config("alfworld_sft", changes={EPISODES: tmp_path})
     with pytest.raises(ValueError, match=f"data.episodes: {tmp_path} holds no fini"):
@@ -150,7 +171,12 @@ def test_a_checkpoint_of_another_model_is_named_with_the_difference(tmp_path):
 @pytest.mark.parametrize(
     "arg, changes, message",
     [
-        ("", {}, "checkpoint: name the run to evaluate, checkpoint=RUN"),
+        (
+            "",
+            {},
+            "checkpoint: .*embedded-sft was trained on alfworld, env.name is coun",
+        ),
+        (",checkpoint=", {}, "checkpoint: name the run to evaluate, checkpoint=RUN"),
         (",checkpoint=/no/run", {}, "/no/run is not a run: it has no checkpoints"),
         (",policy=oracle", {}, "policy: 'oracle', not one of model, teacher, random"),
         (",policy=teacher,split=dev", {}, "counter has no split 'dev', only train, te"),

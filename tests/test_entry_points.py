@@ -69,6 +69,30 @@ def test_fine_tuning_goes_on_with_the_bank_of_the_teacher_and_learns():
     assert lines[-1]["loss/held_out"] < 1.0
 
 
+def test_a_teacher_corrects_what_a_student_does(tmp_path):
+    """The student plays, every turn has what the teacher would have done."""
+    changes = runs.SFT | {
+        "collect.student": runs.sft(),
+        "collect.repeats": 1,
+        "collect.games": 12,
+        "collect.batch": 4,
+        "model.context": 256,
+    }
+    settings = runs.config("alfworld_sft", changes=changes)
+    runs.make(collect.run, settings, tmp_path)
+    records = collect.last_episodes(str(tmp_path))
+    assert len(records) == 12
+    assert {r["policy"] for r in records} == {"model, corrected by teacher"}
+    turns = [turn for record in records for turn in record["turns"]]
+    corrected = [turn for turn in turns if "label" in turn]
+    assert 0 < len(corrected) < len(turns)
+    assert all(turn["label"].startswith("<action>") for turn in corrected)
+    # Both kinds of episodes together are what a student goes on from.
+    both = f"{runs.sft() / 'collect'}:{tmp_path}"
+    count = len(collect.last_episodes(str(runs.sft() / "collect")))
+    assert len(collect.last_episodes(both)) == count + 12
+
+
 def test_a_step_of_policy_gradient_has_its_numbers():
     sft, rl = runs.sft(), runs.rl()
     first, last = runs.metrics.read(rl)

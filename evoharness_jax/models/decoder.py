@@ -6,9 +6,10 @@
     hidden = rms_norm(x)            logits = hidden @ head.T   (head: embed if tied)
 
 Axis legend: B rows, L tokens, D width, V vocabulary, H query heads, K key/value
-heads, E entries of a head, F MLP columns. A layer's parameters are stacked on axis 0.
-Norms, rope and softmax are float32 whatever the compute dtype; parameters are cast
-where they are used, so that sharded master weights travel in the compute dtype.
+heads, E entries of a head, F MLP columns, R rank of an adapter, N = B L. A layer's
+parameters are stacked on axis 0. Norms, rope and softmax are float32 whatever the
+compute dtype; parameters are cast where they are used, so that sharded master weights
+travel in the compute dtype.
 `models.qwen3` has the pure functions that everything else calls.
 """
 
@@ -19,14 +20,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from evoharness_jax.mesh import constrain
-from evoharness_jax.models.attention import (
-    IMPLEMENTATIONS,
-    Cache,
-    angles,
-    attend,
-    rope,
-    write,
-)
+from evoharness_jax.models.attention import IMPLEMENTATIONS, Cache, attend, write
+from evoharness_jax.models.rope import Scaling, angles, rope
 
 # What the backward pass keeps of a layer. "full" recomputes everything.
 REMAT = {
@@ -48,6 +43,7 @@ class Config:
     head_dim: int
     mlp: int
     rope_theta: float = 1e6
+    rope_scaling: Scaling | None = None  # or the dict of its fields, as JSON keeps it
     rms_eps: float = 1e-6
     tie_embeddings: bool = False
     dtype: str = "float32"  # compute
@@ -58,6 +54,8 @@ class Config:
     unroll: int = 1  # layers in one step of the loop; all of them is faster on CPU
 
     def __post_init__(self):
+        if isinstance(self.rope_scaling, dict):
+            object.__setattr__(self, "rope_scaling", Scaling(**self.rope_scaling))
         if self.heads % self.kv_heads:
             raise ValueError(
                 f"kv_heads must divide heads: {self.kv_heads=} {self.heads=}"
@@ -72,18 +70,29 @@ class Config:
             )
 
 
-CONFIGS: dict[str, Config] = {
-    "qwen3-8b": Config(
+def _qwen3(width, layers, heads, mlp, tied):
+    """A published dense Qwen3: what its sizes have in common."""
+    return Config(
         vocab_size=151936,
-        width=4096,
-        layers=36,
-        heads=32,
+        width=width,
+        layers=layers,
+        heads=heads,
         kv_heads=8,
         head_dim=128,
-        mlp=12288,
+        mlp=mlp,
+        tie_embeddings=tied,
         dtype="bfloat16",
         remat="full",
-    ),
+    )
+
+
+CONFIGS: dict[str, Config] = {
+    "qwen3-0.6b": _qwen3(1024, 28, 16, 3072, tied=True),
+    "qwen3-1.7b": _qwen3(2048, 28, 16, 6144, tied=True),
+    "qwen3-4b": _qwen3(2560, 36, 32, 9728, tied=True),
+    "qwen3-8b": _qwen3(4096, 36, 32, 12288, tied=False),
+    "qwen3-14b": _qwen3(5120, 40, 40, 17408, tied=False),
+    "qwen3-32b": _qwen3(5120, 64, 64, 25600, tied=False),
     "household-tiny": Config(
         vocab_size=1024,
         width=128,
@@ -151,12 +160,23 @@ class Block(nn.Module):
             scale = _param(self, name, (size,), ("norm",), nn.initializers.ones)
             return _rms(y, scale, c.rms_eps)
 
+        def adapted(name, y, into, out_of, out):
+            """Add what a LoRA adapter (`models.lora`) says, where there is one."""
+            if not self.has_variable("lora", name):
+                return out
+            matrices = self.get_variable("lora", name)
+            a, b = (matrices[part].astype(c.dtype) for part in ("a", "b"))
+            return out + jnp.einsum(out_of, jnp.einsum(into, y, a), b)
+
         y = norm("attn_norm", D, x)
         kv_axes = ("embed", "kv_heads", "head_dim")
         q = weight("q", (D, H, E), ("embed", "heads", "head_dim"))
         q = jnp.einsum("BLD,DHE->BHLE", y, q)
         k = jnp.einsum("BLD,DKE->BKLE", y, weight("k", (D, K, E), kv_axes))
         v = jnp.einsum("BLD,DKE->BKLE", y, weight("v", (D, K, E), kv_axes))
+        q = adapted("q", y, "BLD,DR->BLR", "BLR,RHE->BHLE", q)
+        k = adapted("k", y, "BLD,DR->BLR", "BLR,RKE->BKLE", k)
+        v = adapted("v", y, "BLD,DR->BLR", "BLR,RKE->BKLE", v)
         if c.qk_norm:
             q, k = norm("q_norm", E, q), norm("k_norm", E, k)
         q, k = rope(q, *turns), rope(k, *turns)
@@ -167,14 +187,19 @@ class Block(nn.Module):
             k, v = cache.k[layer], cache.v[layer]
         y = attend(q, k, v, mask, c.attention)
         o = weight("o", (H, E, D), ("heads", "head_dim", "embed"), residual=True)
-        x = x + jnp.einsum("BHLE,HED->BLD", y, o)
+        o = jnp.einsum("BHLE,HED->BLD", y, o)
+        x = x + adapted("o", y, "BHLE,HER->BLR", "BLR,RD->BLD", o)
 
         # Rows and places as one dimension: on CPU the gradient is four times as fast.
         y = norm("mlp_norm", D, x).reshape(-1, D)
         gate = y @ weight("gate", (D, F), ("embed", "mlp"))
+        gate = adapted("gate", y, "ND,DR->NR", "NR,RF->NF", gate)
         up = y @ weight("up", (D, F), ("embed", "mlp"))
+        up = adapted("up", y, "ND,DR->NR", "NR,RF->NF", up)
         down = weight("down", (F, D), ("mlp", "embed"), residual=True)
-        x = x + ((nn.silu(gate) * up) @ down).reshape(x.shape)
+        y = nn.silu(gate) * up
+        y = adapted("down", y, "NF,FR->NR", "NR,RD->ND", y @ down)
+        x = x + y.reshape(x.shape)
         return (constrain(x, ("batch", "length", None)), cache), None
 
 
@@ -199,14 +224,14 @@ class Decoder(nn.Module):
             block = nn.remat(Block, policy=REMAT[c.remat], prevent_cse=False)
         layers = nn.scan(
             block,
-            variable_axes={"params": 0},
+            variable_axes={"params": 0, "lora": 0},
             split_rngs={"params": True},
             in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, 0),
             length=c.layers,
             unroll=c.unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c, name="layers")
-        turns = angles(positions, c.head_dim, c.rope_theta)
+        turns = angles(positions, c.head_dim, c.rope_theta, c.rope_scaling)
         index = jnp.arange(c.layers, dtype=jnp.int32)
         (x, cache), _ = layers((x, cache), turns, mask, slots, index)
         scale = _param(self, "norm", (c.width,), ("norm",), nn.initializers.ones)

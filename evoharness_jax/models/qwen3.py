@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from evoharness_jax.mesh import constrain
+from evoharness_jax.models import lora
 from evoharness_jax.models.attention import CACHE_AXES, Cache, Mask
 from evoharness_jax.models.decoder import CONFIGS, Config, Decoder
 
@@ -41,7 +42,7 @@ __all__ = [
 def _boxed(key, config):
     # No rows: whatever mesh is ambient, nothing is left that it could not divide.
     tokens = jnp.zeros((0, 1), jnp.int32)
-    return Decoder(config).init(key, tokens, tokens, Mask(tokens, tokens))["params"]
+    return Decoder(config).init(key, tokens, tokens, Mask())["params"]
 
 
 def _is_box(x):
@@ -76,15 +77,26 @@ def param_count(config: Config) -> int:
     return sum(prod(leaf.shape) for leaf in jax.tree.leaves(shapes(config)))
 
 
-def _derived(tokens, positions, segment_ids):
+def _variables(params):
+    """Split params into Flax's collections: the weights, and a LoRA adapter's."""
+    if lora.KEY not in params:
+        return {"params": params}
+    return {"params": lora.detach(params), "lora": {"layers": params[lora.KEY]}}
+
+
+def _derived(tokens, positions, segment_ids, parents):
     """Fill in positions that restart at 0 in every segment, and the row's mask."""
-    order = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+    if parents is not None and (positions is None or segment_ids is None):
+        raise ValueError("parents want segment_ids, and positions that go on from them")
     if positions is None:
-        positions = jnp.broadcast_to(order, tokens.shape)
+        places = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+        positions = jnp.broadcast_to(places, tokens.shape)
         if segment_ids is not None:
             starts = jnp.where(_continues(segment_ids), 0, positions)
             positions = positions - jax.lax.cummax(starts, axis=1)
-    return positions, Mask(order, order, segment_ids, segment_ids)
+    return positions, Mask(
+        q_segments=segment_ids, kv_segments=segment_ids, q_parents=parents
+    )
 
 
 def _continues(segment_ids):
@@ -105,22 +117,29 @@ def hidden(
     tokens: jax.Array,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
+    parents: jax.Array | None = None,
 ) -> jax.Array:
     """Run the decoder up to and including the final norm.
 
     Args:
-        params: as `init` makes them, of any float dtype.
+        params: as `init` makes them, of any float dtype; or `lora.attach`.
         config: the model's shape.
         tokens: int32[B, L].
         positions: int32[B, L] for rope; by default they count from 0 in every segment.
         segment_ids: int32[B, L], the segments of packed rows, each one contiguous; 0
             is padding, whose results are finite and mean nothing. None: one segment.
+        parents: int32[B, L], the segment that a token's own one continues, its own
+            where there is none: it must stand before, and `positions` must count on
+            from its end. Turns that share the head of their episode then cost it once.
 
     Returns:
         [B, L, D] in the compute dtype.
+
+    Raises:
+        ValueError: parents without segment_ids and positions.
     """
-    positions, mask = _derived(tokens, positions, segment_ids)
-    return Decoder(config).apply({"params": params}, tokens, positions, mask)[0]
+    positions, mask = _derived(tokens, positions, segment_ids, parents)
+    return Decoder(config).apply(_variables(params), tokens, positions, mask)[0]
 
 
 def forward(
@@ -129,11 +148,11 @@ def forward(
     tokens: jax.Array,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
+    parents: jax.Array | None = None,
 ) -> jax.Array:
     """Return the logits float32[B, L, V] of every next token; arguments as `hidden`."""
-    return _logits(
-        params, config, hidden(params, config, tokens, positions, segment_ids)
-    )
+    h = hidden(params, config, tokens, positions, segment_ids, parents)
+    return _logits(params, config, h)
 
 
 def logprobs(
@@ -142,6 +161,7 @@ def logprobs(
     tokens: jax.Array,
     positions: jax.Array | None = None,
     segment_ids: jax.Array | None = None,
+    parents: jax.Array | None = None,
     chunk: int = 256,
     temperature: float = 1.0,
 ) -> tuple[jax.Array, jax.Array]:
@@ -150,7 +170,7 @@ def logprobs(
     Logits exist for `chunk` places of every row at a time, in the backward pass too.
 
     Args:
-        params, config, tokens, positions, segment_ids: as `hidden`.
+        params, config, tokens, positions, segment_ids, parents: as `hidden`.
         chunk: places per step, at least 1; it need not divide L.
         temperature: positive; logits are divided by it.
 
@@ -164,7 +184,7 @@ def logprobs(
     """
     if chunk < 1:
         raise ValueError(f"chunk must be at least 1: {chunk=}")
-    h = hidden(params, config, tokens, positions, segment_ids)
+    h = hidden(params, config, tokens, positions, segment_ids, parents)
     B, L = tokens.shape
     chunk = min(chunk, L)
     steps = -(-L // chunk)
@@ -233,7 +253,7 @@ def extend(
     slots = jnp.where(real, positions, S)
     mask = Mask(positions, jnp.arange(S, dtype=jnp.int32)[None])
     h, cache = Decoder(config).apply(
-        {"params": params}, tokens, positions, mask, cache, slots
+        _variables(params), tokens, positions, mask, cache, slots
     )
     last = jnp.maximum(count - 1, 0)[:, None, None]
     h = jnp.take_along_axis(h, last, axis=1)[:, 0]

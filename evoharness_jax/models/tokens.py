@@ -7,9 +7,14 @@
     \\n                                                close(tokens, response)
 
 An episode is a list of ids that only grows: what the policy sampled is kept as
-sampled, only new text is tokenised, and past turns are never rendered again. Text
-never becomes a special id, whatever it says; only this module's glue writes those.
-Thinking is the policy's own text inside its response.
+sampled, only new text is tokenised, and past turns are never rendered again (Qwen3's
+own template would strip their thoughts). For one turn the ids are those that its
+template renders, tested. Two kinds of text:
+
+    encode    ours and the policy's: <think> is one id where the tokenizer has it
+    quote     what others wrote (all of a user turn): plain words, whatever it says
+
+Neither ever gives a special id; only this module's glue writes those.
 """
 
 import json
@@ -17,12 +22,22 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 END, TURN, TURN_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 SPECIALS = (END, TURN, TURN_END)
+QUIET = "<think>\n\n</think>\n\n"  # what a Qwen3 whose thinking is off answers first
+
+# What the glue below renders, for those who ask a tokenizer folder: servers.
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}"
+    f"{QUIET}{{% endif %}}{{% endif %}}"
+)
 
 # In this order: a markup tag whole, a word with the space before it, one digit with
 # the space before it (a number is as many tokens as it has digits, so 12 and 21 share
@@ -47,6 +62,8 @@ class Tokens:
     turn_end_id: int  # <|im_end|>
     pad_id: int  # <|endoftext|>
     stop_ids: tuple[int, ...]  # what ends a response
+    quoting: Tokenizer = field(repr=False)  # the same, without any added token
+    template: str = field(default=TEMPLATE, repr=False)  # Jinja, of its folder
 
 
 def train(
@@ -97,8 +114,9 @@ def _with_roles(texts):
 
 def save(tokenizer: Tokenizer | Tokens, folder: str | os.PathLike) -> None:
     """Write tokenizer.json, and what transformers needs to load the folder too."""
+    template = TEMPLATE
     if isinstance(tokenizer, Tokens):
-        tokenizer = tokenizer.tokenizer
+        tokenizer, template = tokenizer.tokenizer, tokenizer.template
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
@@ -109,6 +127,7 @@ def save(tokenizer: Tokenizer | Tokens, folder: str | os.PathLike) -> None:
         "clean_up_tokenization_spaces": False,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2))
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
 
 
 def load(folder: str | os.PathLike) -> Tokens:
@@ -125,12 +144,23 @@ def load(folder: str | os.PathLike) -> Tokens:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no tokenizer folder at {folder}")
+    template = _template(folder)
     if (folder / "tokenizer.json").exists():
-        return _wrap(Tokenizer.from_file(str(folder / "tokenizer.json")))
+        return _wrap(Tokenizer.from_file(str(folder / "tokenizer.json")), template)
     from transformers import AutoTokenizer
 
     auto = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
-    return _wrap(auto.backend_tokenizer)
+    return _wrap(auto.backend_tokenizer, template)
+
+
+def _template(folder):
+    """Return the folder's chat template, where newer and older ones keep it."""
+    if (folder / "chat_template.jinja").exists():
+        return (folder / "chat_template.jinja").read_text(encoding="utf-8")
+    config = folder / "tokenizer_config.json"
+    found = json.loads(config.read_text("utf-8")) if config.exists() else {}
+    template = found.get("chat_template")
+    return template if isinstance(template, str) else TEMPLATE
 
 
 def wrap(tokenizer: Tokenizer) -> Tokens:
@@ -142,7 +172,7 @@ def wrap(tokenizer: Tokenizer) -> Tokens:
     return _wrap(Tokenizer.from_str(tokenizer.to_str()))
 
 
-def _wrap(tokenizer):
+def _wrap(tokenizer, template=TEMPLATE):
     tokenizer.encode_special_tokens = True  # "encode", as any other text
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -160,12 +190,31 @@ def _wrap(tokenizer):
         turn_end_id=turn_end,
         pad_id=end,
         stop_ids=(turn_end, end),
+        quoting=_quoting(tokenizer),
+        template=template,
     )
+
+
+def _quoting(tokenizer):
+    """Return the tokenizer to which every added token is text like any other."""
+    state = json.loads(tokenizer.to_str())
+    if all(added["special"] for added in state["added_tokens"]):
+        return tokenizer
+    for added in state["added_tokens"]:
+        added["special"] = True
+    quoting = Tokenizer.from_str(json.dumps(state))
+    quoting.encode_special_tokens = True
+    return quoting
 
 
 def encode(tokens: Tokens, text: str) -> list[int]:
     """Turn text into ids, none of them special."""
     return tokens.tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def quote(tokens: Tokens, text: str) -> list[int]:
+    """Turn text that others wrote into ids, none of them an added token's."""
+    return tokens.quoting.encode(text, add_special_tokens=False).ids
 
 
 def decode(tokens: Tokens, ids: Iterable[int], specials: bool = False) -> str:
@@ -188,9 +237,39 @@ def decode(tokens: Tokens, ids: Iterable[int], specials: bool = False) -> str:
     return "".join(text)
 
 
-def _turn(tokens, role, text):
+class Heard(NamedTuple):
+    """What incremental decoding remembers between two pieces."""
+
+    ids: tuple[int, ...] = ()  # since a character last ended where an id does
+    sent: int = 0  # characters of theirs that have been given out
+
+
+def hear(
+    tokens: Tokens, heard: Heard, ids: Iterable[int], last: bool = False
+) -> tuple[Heard, str]:
+    """Decode ids as they come; half a character is held back until the rest is there.
+
+    Args:
+        heard: `Heard()` at first, then what the last call returned.
+        last: no more ids follow: what is held back comes out, as U+FFFD.
+
+    Returns:
+        What to remember, and the text that is certain now. All texts together are
+        `decode` of all ids.
+    """
+    pending = (*heard.ids, *map(int, ids))
+    text = decode(tokens, pending)
+    # However many bytes of an unfinished character there are, they decode to one mark.
+    open_ = text.endswith("\ufffd") and not last
+    new = text[heard.sent : len(text) - open_]
+    if open_:
+        return Heard(pending, len(text) - open_), new
+    return Heard(), new
+
+
+def _turn(tokens, role, text, write=encode):
     # Role and text are encoded as one string, as the model's own template does.
-    return [tokens.turn_id, *encode(tokens, f"{role}\n{text}")]
+    return [tokens.turn_id, *write(tokens, f"{role}\n{text}")]
 
 
 def system(tokens: Tokens, text: str) -> list[int]:
@@ -199,8 +278,8 @@ def system(tokens: Tokens, text: str) -> list[int]:
 
 
 def user(tokens: Tokens, text: str) -> list[int]:
-    """Return the ids of a whole user turn."""
-    return _turn(tokens, "user", text) + turn_end(tokens)
+    """Return the ids of a whole user turn, where everything is quoted."""
+    return _turn(tokens, "user", text, quote) + turn_end(tokens)
 
 
 def assistant_start(tokens: Tokens, thinking: bool = True) -> list[int]:
@@ -212,7 +291,7 @@ def assistant_start(tokens: Tokens, thinking: bool = True) -> list[int]:
             thinking turned off expects there. Our prompts ask for thoughts in the
             response itself, so the default writes nothing.
     """
-    return _turn(tokens, "assistant", "" if thinking else "<think>\n\n</think>\n\n")
+    return _turn(tokens, "assistant", "" if thinking else QUIET)
 
 
 def turn_end(tokens: Tokens) -> list[int]:

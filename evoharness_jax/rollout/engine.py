@@ -18,7 +18,8 @@ import numpy as np
 from evoharness_jax.models import qwen3, tokens
 from evoharness_jax.rollout.sampling import Sampling, sample, turn_keys
 
-BLOCKS = (16, 64, 256)  # widths that new ids are fed in
+SHORTEST = 256  # positions that a row has at least
+BLOCKS = (16, 64, 128, 256)  # widths that new ids are fed in
 
 
 class Engine(NamedTuple):
@@ -39,17 +40,43 @@ class Sampled(NamedTuple):
 
 
 class Rows:
-    """KV of B rows and the ids they hold: the one thing that a rollout mutates."""
+    """KV of B rows and the ids they hold: the one thing that a rollout mutates.
+
+    It is as long as what the rows need now, in a few steps up to the context: attention
+    reads all of it for every token, so half the length is near half the time.
+    """
 
     def __init__(self, engine: Engine):
         self.engine = engine
-        self.cache = qwen3.init_cache(engine.config, engine.rows, engine.context)
+        self.cache = qwen3.init_cache(engine.config, engine.rows, _length(engine, 1))
         self.held: list[list[int]] = [[] for _ in range(engine.rows)]
         self.computed = 0  # token positions fed to the model, padding included
+
+    def fit(self, need: int) -> None:
+        """Grow or shrink to hold `need` ids a row; what lies behind is forgotten."""
+        length = _length(self.engine, need)
+        if length != self.cache.k.shape[3]:
+            self.cache = _resize(self.cache, length)
+            self.held = [ids[:length] for ids in self.held]
 
     def forget(self) -> None:
         """Drop what the rows hold: after the weights have changed, it is stale."""
         self.held = [[] for _ in range(self.engine.rows)]
+
+
+def _length(engine: Engine, need: int) -> int:
+    """Return the smallest of 256, 384, 512, 768, 1024, ... that holds `need`."""
+    length = SHORTEST
+    while length < min(need, engine.context):
+        length = 3 * length // 2 if length & (length - 1) == 0 else 4 * length // 3
+    return min(length, engine.context)
+
+
+@partial(jax.jit, static_argnums=1)
+def _resize(cache: qwen3.Cache, length: int) -> qwen3.Cache:
+    spare = max(0, length - cache.k.shape[3])
+    room = ((0, 0), (0, 0), (0, 0), (0, spare), (0, 0))
+    return jax.tree.map(lambda x: jnp.pad(x, room)[:, :, :, :length], cache)
 
 
 def answer(
@@ -69,7 +96,6 @@ def answer(
     Raises:
         ValueError: a prompt is empty, or leaves no room for a response.
     """
-    new, start = {}, np.zeros(engine.rows, np.int32)
     for row, prompt in prompts.items():
         if not prompt:
             raise ValueError(f"the prompt of row {row} is empty: it was not encoded")
@@ -78,6 +104,9 @@ def answer(
                 f"a prompt of {len(prompt)} ids and a response of {engine.response} "
                 f"do not fit a context of {engine.context}"
             )
+    rows.fit(max(map(len, prompts.values()), default=0) + engine.response)
+    new, start = {}, np.zeros(engine.rows, np.int32)
+    for row, prompt in prompts.items():
         # The last id is always fed again: its logits start the response.
         same = _shared(rows.held[row], prompt[:-1])
         new[row], start[row] = prompt[same:], same

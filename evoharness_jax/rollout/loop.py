@@ -25,7 +25,7 @@ from evoharness_jax.bpe import lexicon as lexicon_
 from evoharness_jax.bpe.episode import Episode, Opening
 from evoharness_jax.bpe.experience import Bank
 from evoharness_jax.bpe.lexicon import BankText, Lexicon
-from evoharness_jax.bpe.workspace import Rules
+from evoharness_jax.bpe.workspace import Rules, select
 from evoharness_jax.envs import actions
 from evoharness_jax.envs.actions import Action
 from evoharness_jax.envs.domain import Domain, Observation, Sight, Task
@@ -75,7 +75,7 @@ class _Live:
     head: list[int] = field(default_factory=list)  # ids of system and opening
     stream: Stream = field(default_factory=Stream)
     rows: list[Row] = field(default_factory=list)
-    over: bool = False
+    final: Episode | None = None  # numpy leaves, when it is over
 
 
 class _Game(NamedTuple):
@@ -91,6 +91,7 @@ class _Game(NamedTuple):
     map: Callable  # over environment calls: in this thread, or in several
     seconds: dict[str, float]
     on_episode: Callable[[dict], None]
+    version: str
 
 
 @partial(jax.jit, static_argnums=0)
@@ -118,16 +119,21 @@ def rollout(
     first_uid: int = 0,
     tokens: Tokens | None = None,
     on_episode: Callable[[dict], None] = lambda record: None,
+    version: str = "",
 ) -> Rollout:
     """Play each task once; a group is the same task given several times.
 
+    A row whose episode is over begins the next task, so nobody waits for the slowest.
+    What comes out depends on neither the batch nor the rows.
+
     Args:
-        batch: episodes under way at once. It fixes all shapes: a short last batch is
-            filled up with rows that do nothing.
+        batch: episodes under way at once. It fixes all shapes: rows for which no task
+            is left do nothing.
         first_uid: uid of the first task, the others count on. Uids name the random
             streams, so a run must not use one twice.
         tokens: without it prompts are not encoded and `turns` is empty.
         on_episode: called with each record when its episode is over.
+        version: name of the bank's version, for the records; "": it has none.
 
     Raises:
         ValueError: no tasks, a batch beyond the domain's capacity, an unknown style.
@@ -140,84 +146,100 @@ def rollout(
             f"batch must lie between 1 and the {domain.capacity} episodes that "
             f"{domain.name} can keep alive: {batch=}"
         )
-    live, episodes, seconds = [], [], {}
+    live, seconds = [], {}
     with ThreadPoolExecutor(domain.workers) as threads:
         over = map if domain.workers == 1 else threads.map
         game = _Game(
             policy, domain, bank, words, setting, tokens, batch, over, seconds,
-            on_episode,
+            on_episode, version,
         )  # fmt: skip
-        for first in range(0, len(tasks), batch):
-            wave = tasks[first : first + batch]
-            played, final = _play(game, wave, first_uid + first)
-            live += played
-            episodes.append(jax.tree.map(lambda x: x[: len(wave)], final))
-    episodes = jax.tree.map(lambda *leaves: np.concatenate(leaves), *episodes)
+        with jax.default_device(jax.local_devices(backend="cpu")[0]):
+            live = _play(game, tasks, first_uid)
     return Rollout(
         turns=stream_.turns([one.rows for one in live], policy.version),
-        episodes=episodes,
+        episodes=stack([one.final for one in live]),
         leading=_leading(live, setting.rules.capacity),
         records=[one.record for one in live],
         seconds=seconds,
     )
 
 
-def _play(game: _Game, tasks: list[Task], first_uid: int):
-    """Play one batch to its end; return its episodes' host and array sides."""
-    rules = game.setting.rules
-    with jax.default_device(jax.local_devices(backend="cpu")[0]):
-        live, episodes = _begin(game, tasks, first_uid)
-        host = jax.device_get(episodes)
-        try:
-            while True:
-                _finish(game, live, host)
-                waiting = [one for one in live if not one.over]
-                if not waiting:
-                    return live, host
+def _play(game: _Game, tasks: list[Task], first_uid: int) -> list[_Live]:
+    """Play all tasks, as many at once as there are rows; return their episodes."""
+    begun, free = [], list(range(game.batch))
+    episodes = host = None
+    try:
+        while True:
+            if free and len(begun) < len(tasks):
+                first = len(begun)
+                new = list(zip(free, tasks[first : first + len(free)]))
+                opened, started = _begin(game, new, first_uid + first)
+                begun += opened
+                episodes = _replace(episodes, started, [one.row for one in opened])
+                host = jax.device_get(episodes)
+                free = _finish(game, begun, host)  # one that would not start is over
+            waiting = [one for one in begun if one.final is None]
+            if not waiting and len(begun) == len(tasks):
+                return begun
+            if waiting:
                 events = _tick(game, waiting, host)
                 with _timed(game, "bpe"):
+                    rules = game.setting.rules
                     episodes = step_batch(rules, game.bank, episodes, events)
                     host = jax.device_get(episodes)
-        finally:
-            for one in live:
-                if not one.over:
-                    game.domain.close(one.state)
+                free = _finish(game, begun, host)
+    finally:
+        for one in begun:
+            if one.final is None:
+                game.domain.close(one.state)
 
 
-def _begin(game: _Game, tasks: list[Task], first_uid: int):
+def _replace(episodes: Episode | None, started: Episode, rows: list[int]) -> Episode:
+    """Put the episodes that begin into their rows."""
+    if episodes is None:
+        return started
+    new = np.isin(np.arange(len(started.done)), rows)
+    return _where(new, started, episodes)
+
+
+@jax.jit
+def _where(new, started: Episode, episodes: Episode) -> Episode:
+    return jax.vmap(select)(new, started, episodes)
+
+
+def _begin(game: _Game, new: list[tuple[int, Task]], first_uid: int):
+    """Open an episode in each of the given rows; return host side and arrays [B]."""
     with ExitStack() as undo:
-        begun = _open(game, tasks, first_uid, undo)
+        begun = _open(game, new, first_uid, undo)
         undo.pop_all()  # from here on `_play` closes them
     return begun
 
 
-def _open(game: _Game, tasks: list[Task], first_uid: int, undo: ExitStack):
+def _open(game: _Game, new: list[tuple[int, Task]], first_uid: int, undo: ExitStack):
     opened = []
     with _timed(game, "env"):
-        for state, seen in game.map(game.domain.reset, tasks):
+        for state, seen in game.map(game.domain.reset, [task for _, task in new]):
             undo.callback(game.domain.close, state)
             opened.append((state, seen))
-    live, events, openings = [], [], []
-    for row, (task, (state, seen)) in enumerate(zip(tasks, opened)):
-        lexicon, event, opening = record_.open_events(
+    live = []
+    # Rows that do not begin get an episode that is over, which is not looked at.
+    events = [record_.cut(len(game.words.texts))] * game.batch
+    openings = [Opening(np.bool_(False), np.int32(NONE), np.int32(NONE))] * game.batch
+    for uid, ((row, task), (state, seen)) in enumerate(zip(new, opened), first_uid):
+        lexicon, events[row], openings[row] = record_.open_events(
             game.domain,
             game.words,
             game.setting.style.mode == "always_on",
             game.domain.lexicon(task, seen),
             seen,
         )
-        record = _open_record(game, first_uid + row, task, seen)
-        one = _Live(row, first_uid + row, task, state, seen, lexicon, record)
+        record = _open_record(game, uid, task, seen)
+        one = _Live(row, uid, task, state, seen, lexicon, record)
         if game.tokens:
             one.head = prompt_.head_ids(
                 game.tokens, record["system"], record["opening"]
             )
         live.append(one)
-        events.append(event)
-        openings.append(opening)
-    spare = game.batch - len(live)  # rows that are over before they begin
-    events += [record_.cut(len(game.words.texts))] * spare
-    openings += [Opening(np.bool_(False), np.int32(NONE), np.int32(NONE))] * spare
     rules = game.setting.rules
     return live, start_batch(rules, game.bank, stack(events), stack(openings))
 
@@ -230,6 +252,7 @@ def _open_record(game: _Game, uid: int, task: Task, seen: Observation) -> dict:
         "split": task.split,
         "type": task.type,
         "policy": game.policy.name,
+        "bank": game.version,
         "objective": seen.objective,
         "error": str(seen.info.get("error", "")),
         "setting": {
@@ -244,18 +267,20 @@ def _open_record(game: _Game, uid: int, task: Task, seen: Observation) -> dict:
     }
 
 
-def _finish(game: _Game, live: list[_Live], host: Episode) -> None:
-    for one in live:
-        if one.over or not host.done[one.row]:
+def _finish(game: _Game, begun: list[_Live], host: Episode) -> list[int]:
+    """Close what is over; return the rows that are free again."""
+    free = set(range(game.batch)) - {one.row for one in begun if one.final is None}
+    for one in begun:
+        if one.final is not None or not host.done[one.row]:
             continue
-        one.over = True
+        one.final = pick(host, one.row)
+        free.add(one.row)
         game.domain.close(one.state)
         if game.tokens and game.setting.style.regime == "append" and one.stream.ids:
             one.rows.append(stream_.row(one.stream, len(one.record["turns"]) - 1))
-        one.record |= record_.outcome(
-            pick(host, one.row), one.lexicon, one.record["turns"]
-        )
+        one.record |= record_.outcome(one.final, one.lexicon, one.record["turns"])
         game.on_episode(one.record)
+    return sorted(free)
 
 
 def _tick(game: _Game, waiting: list[_Live], host: Episode) -> Event:

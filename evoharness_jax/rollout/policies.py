@@ -70,6 +70,30 @@ def teacher(decide, clean=None, think: bool = False) -> Policy:
     return Policy("teacher", act)
 
 
+def corrected(student: Policy, master: Policy, share: float, seed: int) -> Policy:
+    """Return the policy in which a student plays and a teacher says what was right.
+
+    The states are those that the student gets itself into, the labels the teacher's
+    (DAgger, arXiv 1011.0686). Where the teacher acts instead, it acts as it labels.
+
+    Args:
+        share: of the turns that the student takes, 0 to 1.
+        seed: with episode and turn, it names who takes a turn.
+    """
+
+    def act(requests):
+        right = master.act(requests)
+        draws = [random.Random(f"{seed}/{r.uid}/{r.turn}").random() for r in requests]
+        asked = [r for r, draw in zip(requests, draws) if draw < share]
+        said = iter(student.act(asked) if asked else [])
+        return [
+            next(said)._replace(label=wanted.text) if draw < share else wanted
+            for draw, wanted in zip(draws, right)
+        ]
+
+    return Policy(f"{student.name}, corrected by {master.name}", act, student.version)
+
+
 def random_choice(seed: int) -> Policy:
     """Return the policy that takes any command the environment accepts."""
 

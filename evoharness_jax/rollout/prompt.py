@@ -85,14 +85,18 @@ def tail(
 
 
 def head_ids(tokens: Tokens, system: str, opening: str) -> list[int]:
-    """Return the ids of system turn and opening: the user turn is still open."""
-    start = tokens_.user(tokens, opening)
+    """Return the ids of system turn and opening: the user turn is still open.
+
+    Its last line break is part of the head: tokenizers may join one to what stands
+    before it, but never to the word behind it.
+    """
+    start = tokens_.user(tokens, f"{opening}\n")
     return tokens_.system(tokens, system) + start[: -len(tokens_.turn_end(tokens))]
 
 
 def tail_ids(tokens: Tokens, style: Style, tail: str) -> list[int]:
     """Return the ids that finish the user turn which `head_ids` opened."""
-    words = tokens_.encode(tokens, f"\n{tail}" if tail else "")
+    words = tokens_.quote(tokens, tail)
     glue = tokens_.turn_end(tokens)
     return words + glue + tokens_.assistant_start(tokens, style.thinking)
 

@@ -3,10 +3,17 @@
     rows (tokens + floats per token) -> pack -> Batch [W, L] -> batches -> [accum, W, L]
 
 Several rows share a packed one as segments 1, 2, ...; positions restart in each, so a
-model that attends within segments computes what it would on each row alone. Rows are
-placed longest first, each into the first packed row with room for it (first-fit
-decreasing). Nothing is cut: a row that is too long is an error. Host side, numpy; the
-same rows always give the same packing.
+model that attends within segments computes what it would on each row alone. Rows that
+begin alike, as the turns of an episode do, can share that head: it is written once, as
+the parent of the segments that hold their tails.
+
+    head 1 1 1 1 | tail 2 2 2 | tail 3 3 3 3        segment_ids
+         1 1 1 1 |      1 1 1 |      1 1 1 1        parents
+         0 1 2 3 |      4 5 6 |      4 5 6 7        positions
+
+Rows, or heads with as many tails as fit, are placed longest first, each into the first
+packed row with room for it (first-fit decreasing). Nothing is cut: a row that is too
+long is an error. Host side, numpy; the same rows always give the same packing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,12 +26,28 @@ from evoharness_jax.types import Batch, Turns
 FLOATS = ("weight", "advantage", "old_logp", "ref_logp", "sampler_logp")
 
 
+class Heads(NamedTuple):
+    """Which rows begin alike, and for how long."""
+
+    group: np.ndarray  # int32[rows] rows of a group share their head
+    size: np.ndarray  # int32[rows] its tokens, the same in a group; 0: none
+
+
 class Packed(NamedTuple):
     """Packed rows and the way back."""
 
     batch: Batch  # numpy, [W, L]
-    index: np.ndarray  # int32[rows, 3] packed row, first column, length; as given
+    index: np.ndarray  # int32[rows, 5] packed row; column and length of head, of tail
     fill: float  # share of [W, L] that holds tokens, rows of padding included
+    reuse: float  # tokens given for each token packed; above 1 where heads are shared
+
+
+class _Item(NamedTuple):
+    """What is placed in one piece: a head and its tails, or a row of its own."""
+
+    head: int  # tokens, 0: none
+    rows: list[int]
+    size: int  # tokens in all
 
 
 def pack(
@@ -32,6 +55,7 @@ def pack(
     length: int,
     max_rows: int | None = None,
     multiple: int = 1,
+    heads: Heads | None = None,
 ) -> Packed:
     """Pack ragged rows into [W, length] by first-fit decreasing.
 
@@ -42,42 +66,77 @@ def pack(
         max_rows: the most packed rows that there may be.
         multiple: W is rounded up to it with empty rows, so that shapes stay few and
             the rows divide over devices.
+        heads: what rows share, as `shared_heads` finds it; None: nothing.
 
     Returns:
         Packed. The first token of a segment has weight 0: nothing predicts it.
 
     Raises:
         ValueError: a row that is empty or longer than `length`, a field that does not
-            fit its tokens, an unknown field, or more than `max_rows` packed rows.
+            fit its tokens, an unknown field, more than `max_rows` packed rows, or a
+            head whose tokens or fields differ within its group.
     """
     tokens = rows["tokens"]
     _check(rows, length)
-    index = _place([len(row) for row in tokens], length)
-    count = int(index[:, 0].max(initial=-1)) + 1
+    if heads is not None:
+        _check_heads(rows, heads)
+    sizes = [len(row) for row in tokens]
+    items = _items(sizes, heads, length)
+    places = _place([item.size for item in items], length)
+    count = int(places[:, 0].max(initial=-1)) + 1
     wanted = -(-count // multiple) * multiple
     if max_rows is not None and wanted > max_rows:
         raise ValueError(
             f"{len(tokens)} rows need {wanted} packed rows: {max_rows=} {length=}"
         )
     batch = _empty(wanted, length)
+    index = np.zeros((len(tokens), 5), np.int32)
     segments = np.zeros(wanted, np.int32)
-    for i, (row, start, size) in enumerate(index):
-        at = (row, slice(start, start + size))
+    # In their order, so that the segments of a row are numbered from left to right.
+    for at in np.lexsort(places.T[::-1]):
+        item, (row, start) = items[at], places[at]
         segments[row] += 1
-        batch.tokens[at] = tokens[i]
-        batch.positions[at] = np.arange(size)
-        batch.segment_ids[at] = segments[row]
-        for name in FLOATS:
-            if name in rows:
-                getattr(batch, name)[at] = rows[name][i]
-        batch.weight[row, start] = 0.0
-    return Packed(batch, index, float(index[:, 2].sum()) / max(1, wanted * length))
+        parent, column = segments[row], start
+        if item.head:
+            one = item.rows[0]
+            _put(batch, (row, start), rows, one, (0, item.head), parent, parent)
+            column += item.head
+        for i in item.rows:
+            segments[row] += bool(item.head)
+            own = segments[row]
+            _put(batch, (row, column), rows, i, (item.head, sizes[i]), own, parent)
+            batch.weight[row, column] = 0.0
+            tail = sizes[i] - item.head
+            index[i] = row, start, item.head, column, tail
+            column += tail
+    packed = sum(item.size for item in items)
+    fill, reuse = (
+        packed / max(1, wanted * length),
+        sum(sizes) / packed if packed else 1.0,
+    )
+    return Packed(batch, index, float(fill), float(reuse))
+
+
+def _put(batch, at, rows, i, cut, segment, parent):
+    """Write tokens cut[0] .. cut[1] - 1 of row i to batch[at[0], at[1] ...]."""
+    first, last = cut
+    there = (at[0], slice(at[1], at[1] + last - first))
+    batch.tokens[there] = rows["tokens"][i][first:last]
+    batch.positions[there] = np.arange(first, last)
+    batch.segment_ids[there] = segment
+    batch.parents[there] = parent
+    for name in FLOATS:
+        if name in rows:
+            getattr(batch, name)[there] = rows[name][i][first:last]
 
 
 def unpack(array: np.ndarray, index: np.ndarray) -> list[np.ndarray]:
     """Cut [W, L] values back into one array per row, in the order given to `pack`."""
     array = np.asarray(array)
-    return [array[row, start : start + size] for row, start, size in index]
+    return [
+        np.concatenate((array[row, a : a + head], array[row, b : b + tail]))
+        for row, a, head, b, tail in index
+    ]
 
 
 def pad(batch: Batch, rows: int) -> Batch:
@@ -144,6 +203,62 @@ def from_turns(turns: Turns, advantage: np.ndarray | None = None) -> dict[str, l
     return fields
 
 
+def shared_heads(turns: Turns) -> Heads:
+    """Find what the rows of an episode share: up to a token before the first response.
+
+    That token stays in the tail, because nothing predicts the first one of a tail.
+    """
+    size = np.zeros(len(turns.tokens), np.int32)
+    for episode in np.unique(turns.episode):
+        rows = np.flatnonzero(turns.episode == episode)
+        if len(rows) > 1:
+            size[rows] = _common([turns.tokens[i] for i in rows])
+            before = [np.argmax(turns.response_mask[i]) for i in rows]
+            size[rows] = np.clip(size[rows], 0, max(0, min(before) - 1))
+    return Heads(turns.episode, size)
+
+
+def _common(rows):
+    """Return how many leading tokens are the same in all rows."""
+    shortest = min(len(row) for row in rows)
+    table = np.stack([row[:shortest] for row in rows])
+    differ = (table != table[0]).any(axis=0)
+    return int(differ.argmax()) if differ.any() else shortest
+
+
+def _items(sizes, heads, length):
+    """Group rows with a common head: as many tails to a head as a packed row holds."""
+    items, groups = [], {}
+    for i, size in enumerate(sizes):
+        if heads is not None and heads.size[i]:
+            groups.setdefault(int(heads.group[i]), []).append(i)
+        else:
+            items.append(_Item(0, [i], size))
+    for rows in groups.values():
+        head = int(heads.size[rows[0]])
+        tails = [sizes[i] - head for i in rows]
+        bins = _place(tails, length - head)[:, 0]
+        for number in range(bins.max() + 1):
+            inside = [j for j, bin_ in enumerate(bins) if bin_ == number]
+            size = head + sum(tails[j] for j in inside)
+            items.append(_Item(head, [rows[j] for j in inside], size))
+    return items
+
+
+def _check_heads(rows, heads):
+    groups = {}
+    for i, (group, size) in enumerate(zip(heads.group.tolist(), heads.size.tolist())):
+        if size >= len(rows["tokens"][i]):
+            raise ValueError(f"heads: row {i} has nothing behind its head")
+        first, wanted = groups.setdefault(group, (i, size))
+        for name in rows:
+            head, other = rows[name][i][:size], rows[name][first][:wanted]
+            if not np.array_equal(head, other):
+                raise ValueError(
+                    f"heads: row {i} does not begin as row {first} does: {name}"
+                )
+
+
 def _check(rows, length):
     unknown = set(rows) - {"tokens", *FLOATS}
     if unknown:
@@ -162,17 +277,17 @@ def _check(rows, length):
 
 
 def _place(sizes, length):
-    """Choose where each row goes: int32[rows, 3] packed row, first column, length."""
-    index = np.zeros((len(sizes), 3), np.int32)
+    """Choose where each piece goes: int32[pieces, 2] packed row, first column."""
+    index = np.zeros((len(sizes), 2), np.int32)
     room = np.full(len(sizes), length, np.int32)  # one packed row each would do
     for i in np.argsort(-np.asarray(sizes, np.int32), kind="stable"):
         row = int(np.argmax(room >= sizes[i]))
-        index[i] = row, length - room[row], sizes[i]
+        index[i] = row, length - room[row]
         room[row] -= sizes[i]
     return index
 
 
 def _empty(rows, length):
-    ints = (np.zeros((rows, length), np.int32) for _ in range(3))
+    ints = (np.zeros((rows, length), np.int32) for _ in range(4))
     floats = (np.zeros((rows, length), np.float32) for _ in FLOATS)
     return Batch(*ints, *floats)

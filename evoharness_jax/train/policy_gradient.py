@@ -65,16 +65,14 @@ def make_update(
     """Make update(state, batch [accum, W, L], *frozen) -> (state, metrics).
 
     Args:
-        logprobs: (params, tokens, positions, segment_ids, *frozen) -> (logp f32[W, L],
-            entropy f32[W, L]), at the temperature that was sampled with.
+        logprobs: (params, tokens, positions, segment_ids, parents, *frozen) ->
+            (logp f32[W, L], entropy f32[W, L]), at the temperature of the sampler.
         settings: Settings.
         tx, mesh, shardings, schedule, frozen_shardings: see `state.make_update`.
     """
 
     def loss(params, batch, count, *frozen):
-        logp, entropy = logprobs(
-            params, batch.tokens, batch.positions, batch.segment_ids, *frozen
-        )
+        logp, entropy = logprobs(params, *state.texts(batch), *frozen)
         return losses.policy_gradient(
             logp,
             batch.old_logp if settings.old == "batch" else None,

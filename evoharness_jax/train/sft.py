@@ -30,15 +30,14 @@ def make_update(
     """Make update(state, batch [accum, W, L], *frozen) -> (state, metrics).
 
     Args:
-        logprobs: (params, tokens, positions, segment_ids, *frozen) -> (logp f32[W, L],
-            entropy f32[W, L]), logp[:, t] that of token t given those before it.
+        logprobs: (params, tokens, positions, segment_ids, parents, *frozen) ->
+            (logp f32[W, L], entropy f32[W, L]), logp[:, t] that of token t given what
+            stands before it.
         tx, mesh, shardings, schedule, frozen_shardings: see `state.make_update`.
     """
 
     def loss(params, batch, count, *frozen):
-        logp, _ = logprobs(
-            params, batch.tokens, batch.positions, batch.segment_ids, *frozen
-        )
+        logp, _ = logprobs(params, *state.texts(batch), *frozen)
         return losses.sft(logp, batch.weight, count)
 
     return state.make_update(

@@ -21,7 +21,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from evoharness_jax import mesh as meshes
-from evoharness_jax.types import TrainState
+from evoharness_jax.types import Batch, TrainState
 
 
 def make_state(
@@ -137,7 +137,8 @@ def make_score(
     """Make the jitted log-probabilities of packed rows.
 
     Args:
-        logprobs: (params, tokens, positions, segment_ids, *frozen) -> (logp, entropy).
+        logprobs: (params, tokens, positions, segment_ids, parents, *frozen) ->
+            (logp, entropy).
         mesh: (fsdp, tp); None: one device.
         shardings: of the parameters (a TrainState's `.params`); wanted with a mesh.
         stacked: for batches [accum, W, L], one microbatch after the other; what comes
@@ -150,9 +151,7 @@ def make_score(
 
     def rows(params, batch, *frozen):
         with within(mesh):
-            logp, _ = logprobs(
-                params, batch.tokens, batch.positions, batch.segment_ids, *frozen
-            )
+            logp, _ = logprobs(params, *texts(batch), *frozen)
         return logp.astype(jnp.float32)
 
     def score(params, batch, *frozen):
@@ -168,6 +167,11 @@ def make_score(
         in_shardings=(shardings, where, *frozen_shardings),
         out_shardings=where,
     )
+
+
+def texts(batch: Batch) -> tuple:
+    """Return what a model reads of a batch, in the order of its arguments."""
+    return batch.tokens, batch.positions, batch.segment_ids, batch.parents
 
 
 def within(mesh: Mesh | None):

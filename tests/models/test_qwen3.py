@@ -1,13 +1,14 @@
 """The decoder against itself: packing, caches, scores, shapes."""
 
 import dataclasses
+import json
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evoharness_jax.models import qwen3
+from evoharness_jax.models import qwen3, rope
 
 CONFIG = qwen3.Config(
     vocab_size=97, width=32, layers=2, heads=4, kv_heads=2, head_dim=16, mlp=48
@@ -36,12 +37,45 @@ def draw(seed, *shape):
     return jax.random.randint(jax.random.key(seed), shape, 0, CONFIG.vocab_size)
 
 
+# What keras-hub lists for the published weights; 8B by hand:
+# 36 * (2*4096*4096 + 2*4096*1024 + 3*4096*12288 + 2*4096 + 2*128)
+# + 2 * 151936*4096 + 4096
+COUNTS = {
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "household-tiny": 918_912,
+    "counter-tiny": 106_944,
+}
+
+
 def test_param_counts():
-    # 36 * (2*4096*4096 + 2*4096*1024 + 3*4096*12288 + 2*4096 + 2*128)
-    # + 2 * 151936*4096 + 4096
-    assert qwen3.param_count(qwen3.CONFIGS["qwen3-8b"]) == 8_190_735_360
-    assert qwen3.param_count(qwen3.CONFIGS["household-tiny"]) == 918_912
-    assert qwen3.param_count(qwen3.CONFIGS["counter-tiny"]) == 106_944
+    assert {n: qwen3.param_count(c) for n, c in qwen3.CONFIGS.items()} == COUNTS
+
+
+def test_published_sizes():
+    large = {n: c for n, c in qwen3.CONFIGS.items() if n.startswith("qwen3-")}
+    tied = {n for n, c in large.items() if c.tie_embeddings}
+    assert tied == {"qwen3-0.6b", "qwen3-1.7b", "qwen3-4b"}
+    for config in large.values():
+        assert (config.head_dim, config.kv_heads, config.vocab_size) == (128, 8, 151936)
+        assert (config.rope_theta, config.rms_eps) == (1e6, 1e-6)
+        assert config.qk_norm and config.rope_scaling is None
+    # The heads of these are wider, or narrower, than their stream.
+    assert large["qwen3-0.6b"].heads * 128 == 2 * large["qwen3-0.6b"].width
+    assert large["qwen3-32b"].heads * 128 > large["qwen3-32b"].width
+
+
+def test_config_survives_json():
+    """As a checkpoint keeps it: nested fields come back as dicts."""
+    scaling = rope.Scaling("yarn", 4.0, 32768)
+    config = dataclasses.replace(CONFIG, rope_scaling=scaling)
+    facts = json.loads(json.dumps(dataclasses.asdict(config)))
+    assert qwen3.Config(**facts) == config
+    assert hash(qwen3.Config(**facts)) == hash(config)
 
 
 def test_init_is_a_plain_dict_with_axes_beside_it():
@@ -99,6 +133,44 @@ def test_packed_is_separate(params, given):
         got[:, :13], jnp.concatenate(want, axis=1), rtol=0, atol=1e-5
     )
     assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize("name", ["blocks", "splash"])
+def test_other_attention_is_the_same_model(params, name):
+    config = dataclasses.replace(CONFIG, attention=name)
+    _, row, segments, _ = packed()
+    got, want = (forward(params, c, row, None, segments) for c in (config, CONFIG))
+    np.testing.assert_allclose(got, want, rtol=0, atol=1e-4)
+    # Over a cache both compute what `xla` does, here as one piece of 13 places.
+    ints = (np.zeros(1, np.int32), np.full(1, 13, np.int32))
+    cache = qwen3.init_cache(CONFIG, 1, 16)
+    (_, got), (_, want) = (
+        extend(params, c, cache, row, *ints) for c in (config, CONFIG)
+    )
+    np.testing.assert_array_equal(got, want)
+
+
+def test_without_q_and_k_norms():
+    config = dataclasses.replace(CONFIG, qk_norm=False)
+    layers = qwen3.shapes(config)["layers"]
+    assert set(qwen3.shapes(CONFIG)["layers"]) - set(layers) == {"q_norm", "k_norm"}
+    assert qwen3.param_count(CONFIG) - qwen3.param_count(config) == 2 * 2 * 16
+
+
+def test_yarn_reads_a_cache_as_whole_rows(params):
+    """Scaled rope in pieces: the factor of cos and sin is in the cached keys too."""
+    config = dataclasses.replace(CONFIG, rope_scaling=rope.Scaling("yarn", 4.0, 8))
+    tokens = draw(11, 1, 12)
+    want = forward(params, config, tokens)
+    assert np.abs(want - forward(params, CONFIG, tokens)).max() > 1e-2
+    cache = qwen3.init_cache(config, 1, 12)
+    for start in (0, 4, 8):
+        place = np.array([start], np.int32)
+        piece = tokens[:, start : start + 4]
+        cache, logits = extend(
+            params, config, cache, piece, place, np.array([4], np.int32)
+        )
+        np.testing.assert_allclose(logits, want[:, start + 3], rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -223,6 +295,23 @@ def test_one_compilation_per_shape(params):
         cache, _ = step(params, cache, draw(i, 2, 1), jnp.full(2, i), count)
     cache, _ = step(params, cache, draw(9, 2, 4), jnp.full(2, 4), jnp.full(2, 4))
     assert traced == [(2, 1), (2, 4)]
+
+
+def test_whole_rows_compile_once_per_shape(params):
+    """Whatever the values are, and however rows are packed."""
+    traced = []
+
+    def score(params, tokens, segments):
+        traced.append(tokens.shape)
+        return qwen3.logprobs(params, CONFIG, tokens, None, segments, chunk=4)
+
+    score = jax.jit(score)
+    for i, ends in enumerate((1, 3, 8)):
+        segments = jnp.asarray(np.arange(8)[None].repeat(2, 0) // ends + 1, jnp.int32)
+        logp, _ = score(params, draw(i, 2, 8), segments)
+        assert np.count_nonzero(logp) == 2 * (8 - -(-8 // ends))
+    score(params, draw(4, 2, 4), jnp.ones((2, 4), jnp.int32))
+    assert traced == [(2, 8), (2, 4)]
 
 
 def test_bfloat16_stays_close_and_keeps_float32_outputs(params):

@@ -140,6 +140,18 @@ def test_another_turn_or_episode_draws_otherwise(params):
     assert drawn[0] != drawn[1] and drawn[0] != drawn[2]
 
 
+def test_rows_are_as_long_as_they_need_to_be(params):
+    """They grow and shrink between answers, up to the context and no further."""
+    long = Engine(CONFIG, 1, 400, 8, Sampling(temperature=0.0), (STOP,))
+    rows, lengths = Rows(long), []
+    for n in (100, 392, 300, 100):
+        said = answer(long, params, {0: prompt(1, 400)[:n]}, rows=rows)[0]
+        logp, _ = logprobs(params, CONFIG, jnp.array([prompt(1, 400)[:n] + said.ids]))
+        np.testing.assert_allclose(said.raw_logp, logp[0, n:], atol=1e-4)
+        lengths.append(rows.cache.k.shape[3])
+    assert lengths == [256, 400, 384, 256]
+
+
 def test_a_waiting_row_keeps_what_it_holds(params):
     rows, a, b = Rows(ENGINE), prompt(1, 20), prompt(2, 33)
     answer(ENGINE, params, {0: a, 1: b}, rows=rows)

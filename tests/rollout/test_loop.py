@@ -257,6 +257,26 @@ def test_records_are_handed_out_as_episodes_end():
     assert seen == [(41, True), (40, True)]
 
 
+def test_a_row_that_is_free_begins_the_next_task():
+    asked = []
+
+    def act(requests):
+        asked.append([(r.row, r.uid, r.turn) for r in requests])
+        return [policies.Response("<action>inc</action>") for _ in requests]
+
+    tasks = [TASKS[name] for name in ("plain+1", "plain+3", "plain+2")]
+    played = loop.rollout(
+        policies.Policy("inc", act), DOMAIN, BANK, WORDS, tasks, Setting(RULES), batch=2
+    )
+    assert [r["won"] for r in played.records] == [True] * 3
+    # Episode 2 takes over row 0 while episode 1 goes on in row 1.
+    assert asked == [
+        [(0, 0, 0), (1, 1, 0)],
+        [(1, 1, 1), (0, 2, 0)],
+        [(1, 1, 2), (0, 2, 1)],
+    ]
+
+
 def test_bad_arguments_are_named():
     with pytest.raises(ValueError, match="at least one task"):
         play(SCRIPT, batch=1)

@@ -24,7 +24,7 @@ def batch_of_ones() -> Batch:
 def test_moments_are_float32_under_bfloat16_parameters():
     params = {"w": jnp.ones((2, 2), jnp.bfloat16)}
 
-    def toy(params, tokens, positions, segment_ids):
+    def toy(params, tokens, positions, segment_ids, parents):
         logp = -jnp.sum(params["w"]) * jnp.ones(tokens.shape)
         return logp, logp
 
@@ -42,7 +42,7 @@ def test_moments_are_float32_under_bfloat16_parameters():
 def test_frozen_trees_reach_the_loss_and_stay():
     base = {"w": jnp.full((2, 2), 2.0)}
 
-    def toy(params, tokens, positions, segment_ids, base):
+    def toy(params, tokens, positions, segment_ids, parents, base):
         logp = -jnp.sum(params["w"] * base["w"]) * jnp.ones(tokens.shape)
         return logp, logp
 

@@ -29,8 +29,9 @@ CONFIG = dataclasses.replace(
 SCHEDULE = optim.constant(1e-2)
 
 
-def logprobs(params, tokens, positions, segment_ids):
-    return qwen3.logprobs(params, CONFIG, tokens, positions, segment_ids, chunk=16)
+def logprobs(params, tokens, positions, segment_ids, parents):
+    texts = tokens, positions, segment_ids, parents
+    return qwen3.logprobs(params, CONFIG, *texts, chunk=16)
 
 
 def transformation():
@@ -190,6 +191,43 @@ def test_moments_lie_with_their_parameters():
     assert adam.count.is_fully_replicated and shardings.step.is_fully_replicated
 
 
+@pytest.mark.parametrize("attention", ["xla", "blocks"])
+def test_a_shared_head_changes_no_score_and_no_gradient(attention):
+    config = dataclasses.replace(CONFIG, attention=attention)
+    rng = np.random.default_rng(3)
+    start = rng.integers(0, 64, 70)
+    tails = [rng.integers(0, 64, n) for n in (9, 30, 5, 61)]
+    tokens = [np.concatenate((start, tail)).astype(np.int32) for tail in tails]
+    weight = [(np.arange(len(row)) >= 73).astype(np.float32) for row in tokens]
+    given = {"tokens": tokens, "weight": weight}
+    group = np.zeros(4, np.int32)
+    heads = packing.Heads(group, group + 70)
+    apart = packing.pack(given, 160)
+    shared = packing.pack(given, 160, heads=heads)
+    assert len(apart.batch.tokens) == 3 and len(shared.batch.tokens) == 2
+    assert shared.reuse == (4 * 70 + 105) / (2 * 70 + 105)
+
+    @jax.jit
+    def results(params, batch):
+        def loss(params):
+            logp, _ = qwen3.logprobs(params, config, *state.texts(batch), chunk=64)
+            return (logp * batch.weight).sum(), logp
+
+        return jax.value_and_grad(loss, has_aux=True)(params)
+
+    params = fresh().params
+    (got, logp), gradient = results(params, shared.batch)
+    (want, other), plain = results(params, apart.batch)
+    np.testing.assert_allclose(got, want, rtol=1e-6)
+    for one, two in zip(
+        packing.unpack(logp, shared.index), packing.unpack(other, apart.index)
+    ):
+        np.testing.assert_allclose(one[71:], two[71:], atol=1e-5)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), gradient, plain
+    )
+
+
 def test_score_feeds_the_update():
     mesh = meshes.make(4, 2)
     current, shardings = placed(mesh)
@@ -229,8 +267,8 @@ def test_old_from_the_current_parameters():
 
 
 def test_a_number_that_is_none_is_reported():
-    def broken(params, tokens, positions, segment_ids):
-        logp, entropy = logprobs(params, tokens, positions, segment_ids)
+    def broken(params, tokens, positions, segment_ids, parents):
+        logp, entropy = logprobs(params, tokens, positions, segment_ids, parents)
         return logp * jnp.nan, entropy
 
     update = sft.make_update(broken, transformation())

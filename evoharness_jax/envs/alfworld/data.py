@@ -2,6 +2,8 @@
 
     $ALFWORLD_DATA/json_2.1.1/<split>/<task folder>/<trial folder>/game.tw-pddl
 
+Several folders, with a colon between them, are one: real games beside generated ones.
+
 What is played is what the original loader plays: a game needs a `traj_data.json`
 beside it and a `solvable` that is true, no movable receptacle, nothing sliced, and a
 standard task type. The rest is counted with its reason. A scan reads only the end of
@@ -52,21 +54,30 @@ def games(split: str, root: str | None = None) -> tuple[Task, ...]:
 
     Args:
         split: a folder of the data, such as "train" or "valid_seen".
-        root: the data folder; None: $ALFWORLD_DATA.
+        root: the data folder, or several; None: $ALFWORLD_DATA.
     """
     found = scan(split, root)
     if not found.tasks:
         reasons = ", ".join(f"{n} {why}" for why, n in found.skipped.most_common())
-        folder = split_folder(split, root)
+        folders = os.pathsep.join(map(str, split_folders(split, root)))
         raise ValueError(
-            f"no playable games: {split=} in {folder} ({reasons or 'no game files'})"
+            f"no playable games: {split=} in {folders} ({reasons or 'no game files'})"
         )
     return found.tasks
 
 
 def scan(split: str, root: str | None = None) -> Scan:
     """Return the playable games of a split, and the count of the others by reason."""
-    return scan_folder(split_folder(split, root))
+    tasks: dict[str, Task] = {}
+    skipped = Counter()
+    for folder in split_folders(split, root):
+        found = scan_folder(folder)
+        skipped += found.skipped
+        for task in found.tasks:
+            if task.id in tasks:
+                skipped["named as one of an earlier folder"] += 1
+            tasks.setdefault(task.id, task)
+    return Scan(tuple(sorted(tasks.values())), skipped)
 
 
 def scan_folder(folder: Path) -> Scan:
@@ -98,38 +109,47 @@ def game(path: str, split: str = "") -> Task:
     return Task(f"{trial.parent.name}/{trial.name}", _type(trial), split, str(file))
 
 
-def data_root(root: str | None = None) -> Path:
-    """Return the data folder, which must exist."""
+def data_roots(root: str | None = None) -> list[Path]:
+    """Return the data folders, which must exist."""
     named = root or os.environ.get("ALFWORLD_DATA")
     if not named:
         raise ValueError(f"no ALFWorld data: ALFWORLD_DATA is not set. {HOW_TO_GET}")
-    folder = Path(named).expanduser()
-    if not folder.is_dir():
-        raise ValueError(f"no ALFWorld data: {folder} is not a folder. {HOW_TO_GET}")
-    return folder
+    folders = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+    for folder in folders:
+        if not folder.is_dir():
+            raise ValueError(
+                f"no ALFWorld data: {folder} is not a folder. {HOW_TO_GET}"
+            )
+    return folders
 
 
-def splits(root: str | None = None) -> dict[str, Path]:
-    """Return the splits there are; one in two releases is that of the first."""
-    found: dict[str, Path] = {}
-    for folder in _every_split(root):
-        found.setdefault(folder.name, folder)
-    return found
+def splits(root: str | None = None) -> dict[str, list[Path]]:
+    """Return the folders of every split, one of each data folder that has it.
+
+    A split that is in two releases of a data folder is that of the first.
+    """
+    found: dict[str, dict[Path, Path]] = {}
+    for top, folder in _every_split(root):
+        found.setdefault(folder.name, {}).setdefault(top, folder)
+    return {name: list(folders.values()) for name, folders in found.items()}
 
 
-def _every_split(root: str | None) -> list[Path]:
-    """Return the split folders of every release, by name."""
-    return sorted(p for p in data_root(root).glob("json_*/*") if p.is_dir())
+def _every_split(root: str | None) -> list[tuple[Path, Path]]:
+    """Return (data folder, split folder) of every release, by name."""
+    return [
+        (top, folder)
+        for top in data_roots(root)
+        for folder in sorted(p for p in top.glob("json_*/*") if p.is_dir())
+    ]
 
 
-def split_folder(split: str, root: str | None = None) -> Path:
-    """Return the folder of a split, which must exist."""
+def split_folders(split: str, root: str | None = None) -> list[Path]:
+    """Return the folders of a split, of which there must be one."""
     found = splits(root)
     if split not in found:
         known = ", ".join(sorted(found)) or "none"
-        raise ValueError(
-            f"unknown split: {split=} in {data_root(root)}, there are: {known}"
-        )
+        folders = os.pathsep.join(map(str, data_roots(root)))
+        raise ValueError(f"unknown split: {split=} in {folders}, there are: {known}")
     return found[split]
 
 
@@ -194,13 +214,14 @@ def main(root: str | None = None) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    grid = Table(title=f"games under {data_root(root)}", box=None)
+    tops = os.pathsep.join(map(str, data_roots(root)))
+    grid = Table(title=f"games under {tops}", box=None)
     grid.add_column("release/split", no_wrap=True)
     grid.add_column("says")
     for name in ("place", "look", "clean", "heat", "cool", "two", "all"):
         grid.add_column(name, justify="right")
     notes = []
-    for folder in _every_split(root):
+    for _, folder in _every_split(root):
         found = scan_folder(folder)
         count = Counter(task.type for task in found.tasks)
         cells = [str(count[kind]) for kind in TASK_TYPES]
@@ -214,7 +235,7 @@ def main(root: str | None = None) -> None:
     if grid.row_count:
         console.print(grid, *notes, sep="\n")
     else:
-        console.print(f"no games under {data_root(root)}. {HOW_TO_GET}")
+        console.print(f"no games under {tops}. {HOW_TO_GET}")
 
 
 if __name__ == "__main__":

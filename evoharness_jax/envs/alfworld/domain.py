@@ -30,13 +30,13 @@ def make(
 
     Args:
         engine: "native", "textworld" or "both"; see `engines`.
-        root: the data folder; None: $ALFWORLD_DATA.
+        root: the data folder, or several; None: $ALFWORLD_DATA.
         workers: textworld: episodes that may be alive at once.
         timeout: textworld: seconds one call may take.
         cache_dir: where compiled and translated games are kept; None: not.
         prompt: "full" for a pretrained model, "terse" for a small one from scratch.
     """
-    data.data_root(root)
+    data.data_roots(root)
     template = _template(prompt)
     played = engines.make(engine, workers, timeout, cache_dir)
     return Domain(

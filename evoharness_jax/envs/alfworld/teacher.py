@@ -33,6 +33,7 @@ MAKE = {
 IN_MIND = 6  # last actions that a prompt shows
 SEARCHED = 6  # places after which a search has lost count
 TRACKS = 5  # of one episode
+STUBBORN = 0.3  # of mistakes behind a refusal: the same again
 LATE = 40  # turns after which no more are spent on tools
 
 
@@ -216,7 +217,10 @@ def _look_again(mind: Mind, draw: random.Random) -> Decision:
 
 
 def _err(mind: Mind, draw: random.Random) -> Decision:
-    """Return a mistake that a learner could make."""
+    """Return a mistake that a learner could make, often the last one once more."""
+    last, _, tag = mind.past[-1] if mind.past else ("", 0, 0)
+    if tag and last and draw.random() < STUBBORN:
+        return "Once more.", last
     ways = [c for c in mind.commands if c.startswith("go to ")]
     guesses = [way for way in ways if way.removeprefix("go to ") in mind.unexplored]
     refused = [
@@ -224,7 +228,15 @@ def _err(mind: Mind, draw: random.Random) -> Decision:
         f"go to {mind.goal.thing}",
         f"put {mind.goal.thing} in {mind.goal.place}",
     ]
-    action = draw.choice(
-        draw.choice([kind for kind in (ways, guesses, refused) if kind])
-    )
-    return "Maybe this.", action
+    slips = [_slip(draw, c) for c in mind.commands if c.startswith(("go to ", "take "))]
+    kinds = [kind for kind in (ways, guesses, refused, slips) if kind]
+    return "Maybe this.", draw.choice(draw.choice(kinds))
+
+
+def _slip(draw: random.Random, command: str) -> str:
+    """Return a command with one of its numbers one or two too high or too low."""
+    words = command.split()
+    at = draw.choice([i for i, word in enumerate(words) if word.isdigit()] or [-1])
+    if at >= 0:
+        words[at] = str(max(1, int(words[at]) + draw.choice((-2, -1, 1, 2))))
+    return " ".join(words)

@@ -79,6 +79,24 @@ def test_a_missing_folder_is_named(tmp_path, monkeypatch):
         data.games("train")
 
 
+def test_several_folders_are_one(tmp_path):
+    homes = "pick_and_place_simple-Pen-None-Desk-301"
+    put(tmp_path / "real", "train", PLAIN)
+    put(tmp_path / "real", "valid_seen", PLAIN)
+    put(tmp_path / "made", "train", homes)
+    twice = put(tmp_path / "made", "train", PLAIN)
+    both = f"{tmp_path / 'real'}:{tmp_path / 'made'}"
+    found = data.scan("train", both)
+    assert [task.id for task in found.tasks] == [f"{PLAIN}/trial_1", f"{homes}/trial_1"]
+    assert found.tasks[0].spec != str(twice)
+    assert dict(found.skipped) == {"named as one of an earlier folder": 1}
+    assert len(data.games("valid_seen", both)) == 1
+    with pytest.raises(ValueError, match="'test' in .*real:.*made, there are: train"):
+        data.games("test", both)
+    with pytest.raises(ValueError, match="nowhere is not a folder"):
+        data.games("train", f"{tmp_path / 'real'}:{tmp_path / 'nowhere'}")
+
+
 def test_an_unknown_split_lists_those_there(tmp_path):
     put(tmp_path, "train", PLAIN)
     put(tmp_path, "valid_seen", PLAIN)

@@ -1,0 +1,51 @@
+"""What launch/quickstart.sh runs: a short cost-aware policy gradient on made homes.
+
+--config=configs/quickstart.py:rl          alfworld_rl.py with what differs below
+--config=configs/quickstart.py:evaluate    alfworld_eval.py, more homes at once
+--config=configs/quickstart.py:sft         alfworld_sft.py, for --from-scratch
+"""
+
+from configs import alfworld_eval, alfworld_rl, alfworld_sft
+
+BATCH = 32  # episodes under way at once
+
+
+def get_config(stage: str = "rl"):
+    stages = {"rl": _rl, "evaluate": _evaluate, "sft": _sft}
+    if stage not in stages:
+        raise ValueError(f"stage {stage!r} is unknown; known are {', '.join(stages)}")
+    return stages[stage]()
+
+
+def _rl():
+    config = alfworld_rl.get_config()
+    config.model.init = "embedded-sft"
+    config.rollout.tasks = 8
+    config.rollout.group = 8
+    config.rollout.batch = BATCH
+    config.data.length = 2048
+    config.data.rows = 1
+    config.advantage.scale = (
+        0.1  # a call is one turn of fifty: worth 0.2 of an advantage
+    )
+    config.reward.anneal_steps = 1  # the verbs are known: no bonus for trying them
+    config.optim.steps = 12
+    config.train.evaluate_every = 0  # before and after are enough
+    config.checkpoint.every = 2
+    return config
+
+
+def _evaluate():
+    config = alfworld_eval.get_config()
+    config.evaluate.batch = BATCH
+    return config
+
+
+def _sft():
+    config = alfworld_sft.get_config()
+    config.collect.noise = 0.12  # detours, refused commands, poor guesses
+    config.data.length = 2048
+    config.data.rows = 1
+    config.optim.steps = 1800
+    config.optim.warmup = 50
+    return config
