@@ -1,11 +1,13 @@
 """Write the model of a run, or of a weights folder, as a Hugging Face folder.
 
     python -m evoharness_jax.export --run RUN|FOLDER --out DIR [--dtype bfloat16]
+    python -m evoharness_jax.export --run RUN --out DIR --adapter
 
 DIR then holds config.json, safetensors and the tokenizer's files: what transformers
 loads (tested), and vLLM by the architecture in its config.json (not tested). Of a run
-also its settings (run.json) and the last version of its bank. The same
-as `python -m evoharness_jax.models.weights export`, which calls this one for a run.
+also its settings (run.json) and the last version of its bank; an adapter is merged into
+its base, or with --adapter written alone, as PEFT reads it. `python -m evoharness_jax.models.weights export` does the same, and calls this
+one for a run.
 """
 
 import argparse
@@ -16,34 +18,49 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jax
 from absl import logging
 from tokenizers import Tokenizer
 
-from evoharness_jax import checkpoint
+from evoharness_jax import checkpoint, mesh, parameters
 from evoharness_jax.experience import bank as bank_
-from evoharness_jax.models import qwen3, weights
+from evoharness_jax.models import lora, peft, qwen3, weights
 
 
-def export(run: str, out: str, dtype: str | None = None) -> None:
+def export(run: str, out: str, dtype: str | None = None, adapter: bool = False) -> None:
     """Write what `run` trained (its newest checkpoint), or a weights folder, to `out`.
 
     Args:
         dtype: to store; None: as it is in the run or folder.
+        adapter: write the adapter alone, float32.
 
     Raises:
-        ValueError: `run` is neither, cannot be read, or holds values that are not
-            finite.
+        ValueError: `run` is neither, cannot be read, holds values that are not finite,
+            or has no adapter where one is asked for.
     """
     source = Path(run)
+    if adapter:
+        return _export_adapter(source, out)
     if not (source / "checkpoints").is_dir():
         return weights.export(source, out, dtype)
     facts = checkpoint.read_host(source)[1]["model"]
     config = dataclasses.replace(qwen3.Config(**facts), param_dtype=_dtype(source))
-    params = checkpoint.read_params(source, qwen3.shapes(config))
+    one = mesh.make(devices=jax.devices()[:1])
+    params = parameters.read(str(source), config, one, seed=0).params
     base = _special_ids(source / "tokenizer")
     weights.save(out, config, params, dtype=dtype, base=base)
     weights.copy_beside(source / "tokenizer", Path(out))
     _write_origin(source, Path(out))
+
+
+def _export_adapter(run: Path, out: str) -> None:
+    host = checkpoint.read_host(run)[1]
+    if "lora" not in host:
+        raise ValueError(f"{run} trained all parameters, there is no adapter in it")
+    config, facts = qwen3.Config(**host["model"]), host["lora"]
+    spec = lora.Spec(facts["rank"], facts["alpha"], facts["targets"])
+    adapter = checkpoint.read_params(run, lora.shapes(config, spec))
+    peft.save(out, config, spec, adapter, base=facts["base"]["init"])
 
 
 def _write_origin(run: Path, out: Path) -> None:
@@ -76,10 +93,11 @@ def main(arguments: list[str] | None = None) -> None:
     """Run from the command line; what is wrong is one line, and exit status 1."""
     parser = argparse.ArgumentParser(prog="python -m evoharness_jax.export")
     weights.add_options(parser)
+    parser.add_argument("--adapter", action="store_true", help="the adapter alone")
     options = parser.parse_args(arguments)
     logging.set_verbosity(logging.FATAL)  # Orbax warns of what we ask for
     try:
-        export(options.run, options.out, options.dtype)
+        export(options.run, options.out, options.dtype, options.adapter)
     except (ValueError, OSError) as error:
         sys.exit(f"export: {error}")
 

@@ -48,7 +48,7 @@ def test_the_sft_update_compiles_and_reuses_its_state(tpu_mesh):
     rows = state.microbatch_sharding(tpu_mesh)
     ints = jax.ShapeDtypeStruct((2, 4, 256), jnp.int32, sharding=rows)
     floats = jax.ShapeDtypeStruct((2, 4, 256), jnp.float32, sharding=rows)
-    batch = Batch(ints, ints, ints, *[floats] * 5)
+    batch = Batch(*[ints] * 4, *[floats] * 5)
     update = sft.make_update(build.logprobs(CONFIG, 128), tx, tpu_mesh, where)
     compiled = update.lower(parameters.placed(shapes, where), batch).compile()
     memory = compiled.memory_analysis()

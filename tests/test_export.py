@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from evoharness_jax import checkpoint, export
-from evoharness_jax.models import qwen3, rope, tokens, weights
+from evoharness_jax import checkpoint, export, parameters
+from evoharness_jax.models import lora, qwen3, rope, tokens, weights
 from evoharness_jax.types import TrainState
 
 CONFIG = qwen3.Config(
@@ -50,7 +50,8 @@ def run(tmp_path_factory):
             key=jax.random.key(0),
         )
         checkpoint.save(checkpoints, step, state, host)
-    settings = {"model": {"param_dtype": "float32"}}
+    env = {"name": "counter", "data": "/homes", "cache": ""}
+    settings = {"model": {"param_dtype": "float32"}, "env": env}
     (folder / "config.json").write_text(json.dumps(settings))
     tokens.save(tokens.train(["go to desk 1"], 300), folder / "tokenizer")
     return folder
@@ -66,6 +67,8 @@ def test_the_newest_checkpoint_arrives_whole(run, tmp_path):
     assert raw["eos_token_id"] == words.turn_end_id
     assert raw["pad_token_id"] == words.pad_id
     assert raw["architectures"] == ["Qwen3ForCausalLM"]
+    origin = json.loads((tmp_path / "run.json").read_text())
+    assert origin["env"] == {"name": "counter", "data": "", "cache": ""}
 
 
 def test_a_folder_goes_through_the_entry_point_too(run, tmp_path):
@@ -75,6 +78,7 @@ def test_a_folder_goes_through_the_entry_point_too(run, tmp_path):
         {p.name: p.read_bytes() for p in (tmp_path / x).iterdir()}
         for x in ("one", "two")
     )
+    assert one.pop("run.json")  # of a run alone
     assert one == two
     assert weights.load(tmp_path / "two")[0].param_dtype == "bfloat16"
 
@@ -87,6 +91,30 @@ def test_the_lower_command_takes_a_run(run, tmp_path):
     jax.tree.map(
         np.testing.assert_array_equal, weights.load(tmp_path / "out")[1], draw(2)
     )
+
+
+def test_an_adapter_is_merged(run, tmp_path):
+    """Rank 1 on q: base + 3 a b, layer by layer."""
+    spec = lora.Spec(1, 3.0, ("q",))
+    adapter = jax.tree.map(
+        lambda x: jnp.full(x.shape, 0.5, x.dtype), lora.shapes(CONFIG, spec)
+    )
+    facts = dataclasses.asdict(CONFIG)
+    base = {"init": str(run), "seed": 0, "dtype": "float32"}
+    base["digest"] = parameters.digest_of(draw(2))
+    host = {
+        "model": {k: v for k, v in facts.items() if k not in NUMERICS},
+        "lora": {"rank": 1, "alpha": 3.0, "targets": ["q"], "base": base},
+    }
+    held = TrainState(jnp.int32(1), adapter, (), jax.random.key(0))
+    checkpoint.save(checkpoint.manager(tmp_path / "run", keep=1), 1, held, host)
+    for name in ("config.json", "tokenizer"):
+        (tmp_path / "run" / name).symlink_to(run / name)
+    export.export(tmp_path / "run", tmp_path / "out")
+    want = draw(2)
+    want["layers"]["q"] += 3 * 0.5 * 0.5
+    got = weights.load(tmp_path / "out")[1]
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), got, want)
 
 
 def test_what_is_wrong_is_one_line(run, tmp_path):

@@ -111,11 +111,15 @@ def _ranks(path: Path) -> dict[bytes, int]:
 def _halves(word: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:
     """Return the two words that BPE joins last on its way to `word`.
 
-    Only words of a lower rank exist before it, so merging with those alone stops one
-    step short.
+    Only words of a lower rank exist before it. Mostly one cut alone leaves two of them;
+    else merging with those alone stops one step short.
     """
-    parts = [word[i : i + 1] for i in range(len(word))]
     last = ranks[word]
+    cuts = [(word[:i], word[i:]) for i in range(1, len(word))]
+    cuts = [c for c in cuts if max(ranks.get(half, last) for half in c) < last]
+    if len(cuts) == 1:
+        return cuts[0]
+    parts = [word[i : i + 1] for i in range(len(word))]
     while len(parts) > 2:
         joined = [
             ranks.get(a + b, last) for a, b in zip(parts[:-1], parts[1:], strict=True)
