@@ -12,8 +12,9 @@ touch the environment, and they cost steps and tokens.
     rollout      generation, and the one loop that plays episodes
     train        supervised fine-tuning and the policy gradient
     experience   the bank between episodes: versions, evidence, edits
-    mesh  checkpoint  metrics  aot
-    collect  train_sft  train_rl  evaluate  report  serve     entry points
+    mesh  parameters  checkpoint  metrics
+    collect  train_sft  train_rl  evaluate  report  export    entry points
+    page         a run as one HTML file
     bench        measurements beside other implementations, one JSON line each
 
 Imports point one way, and tests/test_layers.py keeps it so:

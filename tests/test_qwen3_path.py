@@ -1,5 +1,5 @@
 """The path of Qwen3-8B through the entry points, narrow: its tokenizer, its template,
-its vocabulary of 151,936, on generated homes; a whole one and one with an adapter.
+its vocabulary of 151,936, on generated homes. Fine-tuning trains all, RL an adapter.
 """
 
 import json
@@ -34,7 +34,8 @@ def folders(homes, tmp_path_factory):
     short = {"optim.steps": 2, "optim.warmup": 1, "collect.passes": 1}
     runs.make(train_sft.run, runs.config("alfworld_sft", ARG, data | short), sft)
     short = {"model.init": sft, "optim.steps": 1, "rules.max_turns": 2}
-    runs.make(train_rl.run, runs.config("alfworld_rl", ARG, data | short), rl)
+    adapted = f"{ARG},lora=4"
+    runs.make(train_rl.run, runs.config("alfworld_rl", adapted, data | short), rl)
     config = runs.config("alfworld_eval", f"{ARG},checkpoint={rl}", data)
     runs.make(evaluate.run, config, done)
     return sft, rl, done
@@ -71,6 +72,8 @@ def test_the_three_stages_end_with_a_summary_in_the_whole_vocabulary(folders):
     summary = json.loads((done / "summary.json").read_text())
     assert (summary["n"], summary["wins"], summary["errors"]) == (1, 0, 0)
     assert summary["turns"] == 4
+    facts = train_sft.checkpoint.read_host(rl)[1]["lora"]
+    assert (facts["rank"], facts["base"]["init"]) == (4, str(sft))
 
 
 def test_every_run_reads_with_the_published_tokenizer_and_template(folders):
