@@ -5,7 +5,7 @@
 #
 # GAMES holds the real training games; 2,000 homes are made beside them. The teacher errs
 # on purpose (detours, refused commands, slips of a number, the same mistake again), and
-# is never learned from where it errs. Then twice the student plays, and the teacher says
+# is never learned from where it errs. Then three times the student plays, and the teacher says
 # at every turn what would have been right. Killed and started again, it goes on.
 set -euo pipefail
 
@@ -43,7 +43,7 @@ corrected() { # FOLDER STUDENT GAMES SHARE
   collect "$1" --config.collect.student="$work/$2" --config.collect.games="$3" \
     --config.collect.student_share="$4" --config.collect.passes=1
 }
-teacher=$work/teacher one=$work/corrected-1 two=$work/corrected-2
+teacher=$work/teacher one=$work/corrected-1 two=$work/corrected-2 three=$work/corrected-3
 all=(--config.data.only_won=False --config.data.prompt_weight=0.02)
 
 collect teacher-little --config.collect.noise=0.12
@@ -56,4 +56,6 @@ sft sft-3 "$teacher:$one:$one:$one" 300 1.2e-3 "${all[@]}" \
   --config.model.init="$work/sft-2"
 sft sft-4 "$teacher:$one:$two:$one:$two:$one:$two" 860 1.3e-3 "${all[@]}" \
   --config.model.init="$work/sft-3"
-run export --run "$work/sft-4" --out "$work/embedded-sft" --dtype bfloat16
+corrected corrected-3 sft-4 600 0.9
+sft sft-5 "$three:$three:$two:$one" 430 1e-3 "${all[@]}" --config.model.init="$work/sft-4"
+run export --run "$work/sft-5" --out "$work/embedded-sft" --dtype bfloat16
