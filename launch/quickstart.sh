@@ -26,6 +26,7 @@ done
 cd "${BASH_SOURCE[0]%"${BASH_SOURCE[0]##*/}"}./.."
 source launch/venv.sh
 
+export JAX_PLATFORMS=${JAX_PLATFORMS:-cpu}  # the model is too small for more
 work=${work:-$PWD/runs/quickstart}
 start=embedded-sft
 if $scratch; then start=$work/sft; fi

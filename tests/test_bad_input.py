@@ -40,7 +40,7 @@ def command(config="alfworld_sft", arg=runs.COUNTER, *more, **changes):
         ),
         (
             command(arg="env=counter,modle=counter-tiny"),
-            "config argument 'modle' is unknown; known are debug, env, lora, mode, model",
+            "config argument 'modle' is unknown; known are debug, env, lora, mode, mod",
         ),
         (
             command(arg="env=counter,debug=perhaps"),
@@ -96,7 +96,7 @@ def test_a_setting_that_cannot_be_is_named(arg, changes, message, tmp_path):
 @pytest.mark.parametrize(
     "arg, changes, message",
     [
-        ("", {"model.name": "gpt"}, "model.name: 'gpt', not one of qwen3-0.6b, qwen3-1"),
+        ("", {"model.name": "gpt"}, "model.name: 'gpt', not one of qwen3-0.6b, qw"),
         ("", {"optim.schedule": "flat"}, "optim.schedule: 'flat', not constant or"),
         ("", {"data.length": 32}, r"data.length: 32 ids do not hold a row of \d+"),
         (

@@ -10,6 +10,7 @@ import pytest
 
 import runs
 from evoharness_jax import (
+    build,
     checkpoint,
     evaluate,
     export,
@@ -155,6 +156,25 @@ def test_a_base_that_is_gone_moved_or_changed_is_named(tuned, tmp_path):
     few["model.init"] = runs.short()
     with pytest.raises(ValueError, match="an adapter for other weights than .* digest"):
         played(run, tmp_path / "other", **few)
+
+
+def test_there_is_one_copy_of_the_base(tuned, tmp_path):
+    config = runs.config("alfworld_rl", ARG, rl_settings(tuned))
+    model = build.model(config, str(tmp_path))
+    learner = model.trained
+    assert learner.frozen[0] is model.params  # the reference of train_rl too
+    joined = learner.join(learner.params, *learner.frozen)
+    assert joined["layers"]["q"] is model.params["layers"]["q"]
+    whole = runs.config("alfworld_rl", runs.COUNTER, rl_settings(tuned))
+    assert build.model(whole, str(tmp_path)).trained.frozen == ()
+
+
+def test_four_devices_train_the_same_adapter(tuned, tmp_path):
+    config = runs.config("alfworld_sft", ARG, settings(**{"mesh.fsdp": 4}))
+    runs.make(train_sft.run, config, tmp_path)
+    for found, wanted in zip(runs.lines(tmp_path), runs.lines(tuned), strict=True):
+        for name in ("loss/sft", "optim/grad_norm"):
+            assert found[name] == pytest.approx(wanted[name], rel=1e-4)
 
 
 def test_a_checkpoint_of_another_kind_is_refused(tuned):
