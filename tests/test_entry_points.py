@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from absl import flags
 
 import runs
 from evoharness_jax import collect, evaluate, train_rl, train_sft
@@ -216,7 +217,16 @@ def test_a_config_file_loads_and_is_locked(name, debug):
 
 def test_every_config_file_is_tried():
     files = {path.stem for path in (runs.ROOT / "configs").glob("*.py")}
-    assert files == {*CONFIGS, "common", "__init__"}
+    assert files == {*CONFIGS, "common", "quickstart", "__init__"}
+
+
+def test_the_quickstart_has_a_config_for_each_of_its_stages():
+    rl, after, sft = (runs.config("quickstart", s) for s in ("rl", "evaluate", "sft"))
+    assert (rl.model.init, rl.optim.steps) == ("embedded-sft", 8)
+    assert (after.checkpoint, after.evaluate.games) == ("embedded", 0)
+    assert sft.collect.noise > 0 and sft.data.only_won
+    with pytest.raises(flags.Error, match="stage 'all' is unknown; known are rl, eval"):
+        runs.config("quickstart", "all")
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -19,7 +19,7 @@ COLLECT = {
     "collect.games": 6,
     "collect.repeats": 1,
     "collect.passes": 2,
-    "collect.batch": 2,
+    "collect.batch": 1,
 }
 
 
