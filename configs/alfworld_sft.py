@@ -30,7 +30,7 @@ def get_config(arg: str = ""):
     data.held_out = 0.05  # share of episodes kept for the held-out loss
     # Weight of a prompt's token, beside 1 for a response's: a model from scratch learns
     # from what it reads how names are copied.
-    data.prompt_weight = 0.0 if args.model.startswith("qwen3") else 0.05
+    data.prompt_weight = 0.0 if common.is_qwen(args) else 0.05
     data.length = max(1024, config.model.context)  # ids of a packed row
     # Turns of an episode compute what they begin with once; splash cannot.
     data.share_heads = config.model.attention != "splash"

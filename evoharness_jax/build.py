@@ -93,14 +93,20 @@ def choose(tasks: tuple[Task, ...], most: int) -> list[Task]:
     return [tasks[i * len(tasks) // most] for i in range(most)]
 
 
-def first_bank(config: ConfigDict, domain: Domain) -> Version:
-    """Return the bank that a run begins with."""
+def first_bank(config: ConfigDict, domain: Domain, run: str = "") -> Version:
+    """Return the bank to begin with: `bank.path`, that of `run`, or the domain's.
+
+    Args:
+        run: what a policy comes from, if anything: a run, or a name of an embedded one.
+    """
     if config.bank.path:
         folder = Path(config.bank.path)
         folder = folder / "bank" if (folder / "bank").is_dir() else folder
         if not bank_.head_name(folder):
             raise ValueError(f"bank.path: no bank under {config.bank.path}")
         return bank_.read(folder)
+    if run and (inherited := Path(located(run)) / "bank").is_dir():
+        return bank_.read(inherited)
     return Version("", bank_.from_lessons(domain.manual))
 
 

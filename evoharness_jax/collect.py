@@ -64,11 +64,7 @@ def _first_bank(config, domain, workdir, summaries):
         bank_.reset_head(folder, summaries[-1]["bank"])
         return bank_.read(folder)
     bank_.reset_head(folder, "")
-    inherited = Path(build.located(config.collect.student)) / "bank"
-    if config.collect.student and not config.bank.path and inherited.is_dir():
-        entries = bank_.read(inherited).entries
-    else:
-        entries = build.first_bank(config, domain).entries
+    entries = build.first_bank(config, domain, config.collect.student).entries
     return bank_.write(folder, entries, "", 0)
 
 

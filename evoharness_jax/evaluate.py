@@ -38,7 +38,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         build.same_env(config, run_folder, "checkpoint")
     elif config.policy == "model":
         raise ValueError("checkpoint: name the run to evaluate, checkpoint=RUN")
-    bank = _bank(config, domain, run_folder)
+    bank = build.first_bank(config, domain, run_folder)
     batch = min(config.evaluate.batch, domain.capacity)
     policy, tokens = _policy(config, domain, run_folder, batch)
     with metrics.bar(config.evaluate.split, len(tasks)) as done:
@@ -151,14 +151,6 @@ def _policy(config: ConfigDict, domain, run_folder: str, batch: int):
     engine = build.engine(config, model, batch, sampling)
     policy = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
     return policy, model.tokens
-
-
-def _bank(config: ConfigDict, domain, run_folder: str):
-    """The bank that `bank.path` names, else the run's, else the environment's."""
-    folder = Path(run_folder) / "bank"
-    if not config.bank.path and run_folder and folder.is_dir():
-        return bank_.read(folder)
-    return build.first_bank(config, domain)
 
 
 def main() -> None:

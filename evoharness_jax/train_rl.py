@@ -336,12 +336,8 @@ def _evolve(config, bank: Version, played: Rollout, workdir: str, step: int):
 
 
 def _first_bank(config: ConfigDict, domain, workdir: str) -> Version:
-    """Return version 0 of the run: `bank.path`, else that of `model.init`, else new."""
-    inherited = Path(build.located(config.model.init)) / "bank"
-    if not config.bank.path and inherited.is_dir():
-        entries = bank_.read(inherited).entries
-    else:
-        entries = build.first_bank(config, domain).entries
+    """Return version 0 of the run."""
+    entries = build.first_bank(config, domain, config.model.init).entries
     folder = Path(workdir) / "bank"
     bank_.reset_head(folder, "")  # steps taken before a first checkpoint are gone
     return bank_.write(folder, entries, "", 0)

@@ -146,7 +146,7 @@ def rollout(
             f"batch must lie between 1 and the {domain.capacity} episodes that "
             f"{domain.name} can keep alive: {batch=}"
         )
-    live, seconds = [], {}
+    seconds = {}
     with ThreadPoolExecutor(domain.workers) as threads:
         over = map if domain.workers == 1 else threads.map
         game = _Game(
@@ -166,30 +166,31 @@ def rollout(
 
 def _play(game: _Game, tasks: list[Task], first_uid: int) -> list[_Live]:
     """Play all tasks, as many at once as there are rows; return their episodes."""
-    begun, free = [], list(range(game.batch))
+    begun, waiting = [], []
     episodes = host = None
     try:
-        while True:
+        while waiting or len(begun) < len(tasks):
+            free = sorted(set(range(game.batch)) - {one.row for one in waiting})
             if free and len(begun) < len(tasks):
                 first = len(begun)
                 new = list(zip(free, tasks[first : first + len(free)]))
                 opened, started = _begin(game, new, first_uid + first)
                 begun += opened
+                waiting += opened
                 episodes = _replace(episodes, started, [one.row for one in opened])
                 host = jax.device_get(episodes)
-                free = _finish(game, begun, host)  # one that would not start is over
-            waiting = [one for one in begun if one.final is None]
-            if not waiting and len(begun) == len(tasks):
-                return begun
+                # One that would not start is over.
+                waiting = _finish(game, waiting, host)
             if waiting:
                 events = _tick(game, waiting, host)
                 with _timed(game, "bpe"):
                     rules = game.setting.rules
                     episodes = step_batch(rules, game.bank, episodes, events)
                     host = jax.device_get(episodes)
-                free = _finish(game, begun, host)
+                waiting = _finish(game, waiting, host)
+        return begun
     finally:
-        for one in begun:
+        for one in waiting:
             if one.final is None:
                 game.domain.close(one.state)
 
@@ -267,20 +268,17 @@ def _open_record(game: _Game, uid: int, task: Task, seen: Observation) -> dict:
     }
 
 
-def _finish(game: _Game, begun: list[_Live], host: Episode) -> list[int]:
-    """Close what is over; return the rows that are free again."""
-    free = set(range(game.batch)) - {one.row for one in begun if one.final is None}
-    for one in begun:
-        if one.final is not None or not host.done[one.row]:
-            continue
+def _finish(game: _Game, waiting: list[_Live], host: Episode) -> list[_Live]:
+    """Close what is over; return the episodes that go on."""
+    over = [one for one in waiting if host.done[one.row]]
+    for one in over:
         one.final = pick(host, one.row)
-        free.add(one.row)
         game.domain.close(one.state)
         if game.tokens and game.setting.style.regime == "append" and one.stream.ids:
             one.rows.append(stream_.row(one.stream, len(one.record["turns"]) - 1))
         one.record |= record_.outcome(one.final, one.lexicon, one.record["turns"])
         game.on_episode(one.record)
-    return sorted(free)
+    return [one for one in waiting if one.final is None]
 
 
 def _tick(game: _Game, waiting: list[_Live], host: Episode) -> Event:
