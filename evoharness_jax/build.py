@@ -149,7 +149,8 @@ def model(config: ConfigDict, workdir: str, texts=None) -> Model:
     _check_init(config, init)
     adapted = parameters.spec(config) is not None
     tokens = _tokens(config, init, workdir, shape, texts)
-    source = parameters.read(init, shape, meshed, config.seed, digest=adapted)
+    draw, seed = config.model.draw, config.seed
+    source = parameters.read(init, shape, meshed, seed, draw, digest=adapted)
     trained = parameters.trained(config, shape, meshed, source)
     return Model(shape, tokens, source.params, meshed, trained)
 

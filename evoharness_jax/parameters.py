@@ -7,7 +7,7 @@ The base is whatever `model.init` gives: a weights folder, another run, or, draw
 the seed, nothing. A run of the second kind keeps the adapter alone in its checkpoints,
 and says in "lora" (beside "model") what it belongs to:
 
-    {"rank", "alpha", "targets", "base": {"init", "seed", "dtype", "digest"}}
+    {"rank", "alpha", "targets", "base": {"init", "seed", "draw", "dtype", "digest"}}
 
 A run that starts from such a run gets base and adapter as one, merged. So the policy
 that a run began with is always its base without the adapter: the reference of a KL.
@@ -31,10 +31,12 @@ from ml_collections import ConfigDict
 from evoharness_jax import checkpoint as checkpoint_
 from evoharness_jax import mesh as mesh_
 from evoharness_jax.checkpoint import CheckpointError
-from evoharness_jax.models import lora, qwen3, weights
+from evoharness_jax.models import copying, lora, qwen3, weights
 
 # Checkpoints that come with the package: name -> folder of evoharness_jax/data.
 EMBEDDED = {"embedded-sft": "embedded-sft", "embedded": "embedded-sft"}
+# How parameters are drawn that nobody gives: `model.draw`.
+DRAWS = {"normal": qwen3.init, "copying": copying.init}
 # What may differ between two uses of the same weights.
 NUMERICS = ("dtype", "param_dtype", "remat", "attention", "unroll")
 
@@ -91,7 +93,12 @@ def is_run(folder: str | Path) -> bool:
 
 
 def read(
-    init: str, shape: qwen3.Config, mesh: Mesh, seed: int, digest: bool = False
+    init: str,
+    shape: qwen3.Config,
+    mesh: Mesh,
+    seed: int,
+    draw: str = "normal",
+    digest: bool = False,
 ) -> Source:
     """Read the parameters that `model.init` means; an adapter comes merged.
 
@@ -99,6 +106,7 @@ def read(
         init: a run, a folder of weights, a name in `EMBEDDED`, or "": drawn.
         shape: of the model, in whose param_dtype they are.
         seed: of the draw.
+        draw: a key of `DRAWS`.
         digest: tell them from others; it reads all of them once more.
 
     Raises:
@@ -106,8 +114,11 @@ def read(
     """
     folder, where = located(init), shardings(shape, mesh)
     if not init:
-        draw = jax.jit(partial(qwen3.init, config=shape), out_shardings=where)
-        params = draw(jax.random.key(seed))
+        if draw not in DRAWS:
+            known = ", ".join(DRAWS)
+            raise ValueError(f"model.draw: {draw!r}, not one of {known}")
+        drawn = jax.jit(partial(DRAWS[draw], config=shape), out_shardings=where)
+        params = drawn(jax.random.key(seed))
     elif is_run(folder):
         host = checkpoint_.read_host(folder)[1]
         checkpoint_.same_model(host["model"], model_facts(shape), folder)
@@ -143,7 +154,8 @@ def read_adapted(
             "is with --config.model.init=FOLDER"
         )
     shape = dataclasses.replace(shape, param_dtype=known["dtype"])
-    source = read(init, shape, mesh, known["seed"], digest=True)
+    draw = known.get("draw", "normal")
+    source = read(init, shape, mesh, known["seed"], draw, digest=True)
     if source.digest != known["digest"]:
         raise CheckpointError(
             f"{run} is an adapter for other weights than {init or 'this draw'} holds "
@@ -212,6 +224,7 @@ def trained(
             "base": {
                 "init": init if init in EMBEDDED or not init else _absolute(init),
                 "seed": config.seed,
+                "draw": config.model.draw,
                 "dtype": shape.param_dtype,
                 "digest": source.digest,
             },

@@ -232,6 +232,8 @@ def test_a_base_may_be_a_weights_folder_or_a_draw(tmp_path):
     weights.save(tmp_path, shape, drawn.params)
     read = parameters.read(str(tmp_path), shape, one, seed=0, digest=True)
     assert read.digest == drawn.digest
+    with pytest.raises(ValueError, match="model.draw: 'copied', not one of normal, c"):
+        parameters.read("", shape, one, seed=0, draw="copied")
     wider = dataclasses.replace(shape, width=32)
     with pytest.raises(ValueError, match="width 64 instead of 32"):
         parameters.read(str(tmp_path), wider, one, seed=0)
