@@ -24,6 +24,7 @@ def get_config(arg: str = ""):
     rollout.batch = 8  # episodes under way at once
     rollout.temperature = 1.0
     rollout.top_p = 1.0
+    rollout.tp = 1  # devices of a process that share one layer while playing
 
     config.reward = reward = common.ConfigDict()  # evoharness_jax/train/reward.py
     reward.success = 10.0  # for a win

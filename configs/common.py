@@ -58,6 +58,7 @@ def base(args) -> ConfigDict:
     config.bank = bank()
     config.model = model(args)
     config.mesh = mesh(args)
+    config.distributed = distributed()
     return config
 
 
@@ -158,6 +159,19 @@ def mesh(args) -> ConfigDict:
     return mesh
 
 
+def distributed() -> ConfigDict:
+    """The processes of a job on several hosts (evoharness_jax/hosts.py)."""
+    distributed = ConfigDict()
+    # none | auto: a TPU pod, GKE or Slurm, where JAX finds the others | explicit
+    distributed.init = "none"
+    distributed.coordinator = ""  # explicit: host:port of process 0
+    distributed.processes = 1  # explicit
+    distributed.process = 0  # explicit: which of them this one is
+    distributed.timeout = 600.0  # seconds until a meeting has failed
+    distributed.patience = 30.0  # seconds without a sign of life: a process is lost
+    return distributed
+
+
 def optim(lr: float, steps: int, warmup: int, schedule: str) -> ConfigDict:
     """AdamW behind a global-norm clip."""
     optim = ConfigDict()
@@ -191,6 +205,7 @@ def collect(args) -> ConfigDict:
     collect.noise = 0.0 if args.env == "counter" else 0.1  # turns gone wrong on purpose
     collect.student = ""  # a run whose model plays, the teacher correcting it; "": none
     collect.student_share = 0.7  # of its turns; the rest the teacher takes
+    collect.student_temperature = 1.0  # 0: greedy, and what greedy play runs into
     collect.think = False  # write the teacher's thoughts into its responses
     if args.debug:
         collect.games = 2 if is_qwen(args) else 8

@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from evoharness_jax import checkpoint as checkpoint_
+from evoharness_jax import hosts, parameters
 from evoharness_jax import mesh as mesh_
-from evoharness_jax import parameters
 from evoharness_jax.bpe.workspace import Rules
 from evoharness_jax.envs.domain import Domain, Task
 from evoharness_jax.experience import bank as bank_
@@ -248,10 +248,12 @@ def _tokens(config, init: str, workdir: str, shape: qwen3.Config, texts) -> Toke
             f"the tokenizer has {tokens.vocab_size} ids, the model only "
             f"{shape.vocab_size}"
         )
-    temporary = own.with_name("tokenizer.new")  # a kill leaves all of it or nothing
-    tokens_.save(tokens, temporary)
-    shutil.rmtree(own, ignore_errors=True)  # of a try that came to nothing
-    os.replace(temporary, own)
+    if hosts.leads():
+        temporary = own.with_name("tokenizer.new")  # a kill leaves all or nothing
+        tokens_.save(tokens, temporary)
+        shutil.rmtree(own, ignore_errors=True)  # of a try that came to nothing
+        os.replace(temporary, own)
+    hosts.meet("tokenizer")
     return tokens
 
 

@@ -9,16 +9,17 @@ import json
 import os
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 
-from evoharness_jax import __version__, metrics
+from evoharness_jax import __version__, hosts, metrics
 
 
 def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
@@ -39,19 +40,24 @@ def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
             raise app.UsageError(f"what is {' '.join(argv[1:])}?")
         # Orbax warns of what we ask for, and logs the errors that it raises.
         logging.set_verbosity(logging.FATAL)
-        metrics.log_to_stderr()
         _keep_compilations()
-        folder = Path(workdir.value)
+        folder, failure = Path(workdir.value), "an unforeseen error"
         try:
             if folder.is_file():
                 raise ValueError(f"--workdir: {folder} is a file, not a folder")
             check(config.value, needs)
-            folder.mkdir(parents=True, exist_ok=True)
-            with _alone(folder):
-                claim(config.value, folder, stage)
+            hosts.start(hosts.Settings(**config.value.get("distributed", {})))
+            metrics.log_to_stderr()
+            with _entered(config.value, folder, stage):
                 run(config.value, str(folder))
+            failure = ""
+        except hosts.Stopped:  # what ran has saved itself
+            failure = ""
         except (ValueError, OSError) as error:
+            failure = str(error)
             _fail(error, folder)
+        finally:
+            hosts.leave(failure)
 
     app.run(start, flags_parser=_parse)
 
@@ -96,7 +102,14 @@ LEAST = {
     "train.logprob_chunk": 1,
 }
 # What may change when a run goes on.
-FREE = ("checkpoint.", "train.log_every", "train.check_every", "optim.steps")
+FREE = (
+    "distributed.",
+    "mesh.",
+    "checkpoint.",
+    "train.log_every",
+    "train.check_every",
+    "optim.steps",
+)
 RESULTS = ("checkpoints", "collect.json", "summary.json")
 
 
@@ -142,6 +155,51 @@ def _flat(tree: dict, prefix: str = "") -> dict:
         else:
             flat[prefix + key] = value
     return flat
+
+
+@contextmanager
+def _entered(config: ConfigDict, folder: Path, stage: str):
+    """Make the folder this run's: the leading process does, the others look."""
+    _same_config(config)
+    with ExitStack() as held:
+        if hosts.leads():
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(_alone(folder))
+            claim(config, folder, stage)
+        token = hosts.agreed("workdir", str(time.time_ns()))
+        if hosts.count() > 1:
+            _share(folder, token)
+        yield
+
+
+def _same_config(config: ConfigDict) -> None:
+    """Raise ValueError where the processes were started with different settings."""
+    flat = _flat(config.to_dict())
+    mine = {k: v for k, v in flat.items() if not k.startswith("distributed.")}
+    first = hosts.agreed("config", mine)
+    for name in sorted(mine | first):
+        if mine.get(name) != first.get(name):
+            raise ValueError(
+                f"{name} = {mine.get(name)!r} in process {hosts.index()}, "
+                f"{first.get(name)!r} in process 0"
+            )
+
+
+def _share(folder: Path, token: str) -> None:
+    """Raise ValueError where a process does not see what the leading one writes."""
+    mark = folder / f".shared-{token}"
+    if hosts.leads():
+        mark.touch()
+    hosts.meet("workdir written")
+    seen = mark.exists()
+    hosts.meet("workdir seen")
+    if hosts.leads():
+        mark.unlink()
+    if not seen:
+        raise ValueError(
+            f"--workdir: process {hosts.index()} does not see what process 0 wrote in "
+            f"{folder}; it must be one folder for all (a mounted bucket, NFS)"
+        )
 
 
 @contextmanager

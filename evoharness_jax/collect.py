@@ -81,7 +81,8 @@ def _policy(config: ConfigDict, domain):
         )
     model = build.load_run(config, run)
     batch = min(collect.batch, domain.capacity)
-    engine = build.engine(config, model, batch, Sampling(temperature=1.0))
+    sampling = Sampling(temperature=collect.student_temperature)
+    engine = build.engine(config, model, batch, sampling)
     student = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
     master = teacher(domain, 0.0, collect.think)
     share, seed = collect.student_share, config.seed

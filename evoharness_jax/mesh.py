@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("fsdp", "tp")
@@ -148,6 +149,18 @@ def place(tree: Any, shardings: Any) -> Any:
         return jax.device_put(leaf, sharding)
 
     return jax.tree.map(one, tree, shardings)
+
+
+def place_all(tree: Any, sharding: NamedSharding) -> Any:
+    """`place` every leaf the same way."""
+    return place(tree, jax.tree.map(lambda _: sharding, tree))
+
+
+def fetch(x: jax.Array) -> np.ndarray:
+    """Return all of an array on every process that calls this, as they all must."""
+    if x.is_fully_addressable or x.is_fully_replicated:
+        return np.asarray(x)
+    return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
 def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:

@@ -36,7 +36,10 @@ def log_to_stderr() -> None:
 
 
 class Writer:
-    """Appends to RUN/metrics.jsonl and RUN/tensorboard, and says how it goes."""
+    """Appends to RUN/metrics.jsonl and RUN/tensorboard, and says how it goes.
+
+    Of several processes only the first one writes.
+    """
 
     def __init__(self, workdir: str | Path, total: int, resume_at: int = 0):
         self.path = Path(workdir) / "metrics.jsonl"
@@ -45,10 +48,14 @@ class Writer:
         self.first = resume_at
         self.console = Console(stderr=True) if sys.stderr.isatty() else None
         self.events = None  # a finished run that is started again writes none
-        _keep_until(self.path, resume_at)
+        self.leads = jax.process_index() == 0
+        if self.leads:
+            _keep_until(self.path, resume_at)
 
     def write(self, step: int, values: dict[str, Any], shown: tuple[str, ...]) -> None:
         """Write one step's numbers; `shown` names those for the progress line."""
+        if not self.leads:
+            return
         numbers = {k: _number(v) for k, v in values.items()}
         with self.path.open("a") as file:
             file.write(json.dumps({"step": step, **numbers}) + "\n")

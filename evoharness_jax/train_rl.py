@@ -11,6 +11,7 @@ same bits.
 
 import json
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,21 +25,25 @@ from evoharness_jax import (
     cli,
     collect,
     evaluate,
+    hosts,
     metrics,
     parameters,
+    sync,
 )
 from evoharness_jax.bpe.workspace import OK
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
 from evoharness_jax.experience.evolve import evolve
+from evoharness_jax.models import qwen3
 from evoharness_jax.rollout import loop
 from evoharness_jax.rollout.engine import Engine, Rows
 from evoharness_jax.rollout.loop import CONTEXT_FULL, Rollout, Setting
 from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.rollout.summary import summarise
 from evoharness_jax.train import packing, policy_gradient, reward
+from evoharness_jax.train import state as state_
 from evoharness_jax.train.advantages import group_advantages
-from evoharness_jax.types import META_VERBS, VERB_NAMES, TrainState
+from evoharness_jax.types import META_VERBS, VERB_NAMES, Batch, TrainState
 
 SHOWN = (
     "env/success",
@@ -59,6 +64,7 @@ class Parts(NamedTuple):
     setting: Setting
     model: build.Model
     engine: Engine
+    playing: Any  # the mesh to play on; None: there is one device
     update: Any
     score: Any
     score_base: Any  # of the policy that the run began with
@@ -74,9 +80,11 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     # The first update donates its parameters, so the state gets a copy of its own:
     # what the run began with is the reference. Beside an adapter there is one copy, and
     # the reference is that without it.
-    start = jax.tree.map(jax.numpy.copy, model.trained.params)
-    state = policy_gradient.make_state(start, tx, jax.random.key(config.seed))
-    state = jax.device_put(state, where)
+    begin = jax.jit(
+        lambda p: policy_gradient.make_state(p, tx, jax.random.key(config.seed)),
+        out_shardings=where,
+    )
+    state = begin(model.trained.params)
 
     saved = checkpoint.manager(workdir, config.checkpoint.keep)
     first = 0
@@ -94,22 +102,36 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         begun = time.monotonic()
         tasks = tasks_of(config, parts.tasks, step)
         played = _rollout(config, parts, rows, state, bank, tasks, step)
+        if any(hosts.gather("played", played is None)):
+            # A step that is not over is taken again, the same, by whoever goes on.
+            _save(saved, step, state, bank, model, parts)
+            raise hosts.Stopped
         state, last = _learn(config, parts, state, played, step)
         done = step + 1
         metrics.stop_unless_finite(last, done, saved)
-        bank, last["bank/entries"] = _evolve(config, bank, played, workdir, done)
-        last["time/step"] = time.monotonic() - begun
-        _write_records(workdir, done, played.records)
+        records = _write_records(workdir, done, played.records)
+        bank, last["bank/entries"] = _evolve(config, bank, records, workdir, done)
+        last |= _summed_up(records) | {"time/step": time.monotonic() - begun}
         every = config.train.evaluate_every
         if every and (done % every == 0 or done == config.optim.steps):
             last |= _evaluate(config, parts, state, bank, done, workdir)
         writer.write(done, last, SHOWN)
-        if done % config.checkpoint.every == 0 or done == config.optim.steps:
-            host = {"step": done, "model": parts.facts, "bank": bank.name}
-            if model.trained.facts:
-                host["lora"] = model.trained.facts
-            checkpoint.save(saved, done, state, host)
+        stopped = hosts.stopping("step")
+        ending = stopped or done == config.optim.steps
+        if done % config.checkpoint.every == 0 or ending:
+            _save(saved, done, state, bank, model, parts)
+        if stopped:
+            raise hosts.Stopped
     return last
+
+
+def _save(saved, done: int, state: TrainState, bank: Version, model, parts) -> None:
+    host = {"step": done, "model": parts.facts, "bank": bank.name}
+    if model.trained.facts:
+        host["lora"] = model.trained.facts
+    checkpoint.save(saved, done, state, host)
+    if hosts.asked_to_stop():
+        metrics.log.info("asked to stop: step %d is saved", done)
 
 
 def tasks_of(config: ConfigDict, tasks: tuple, step: int) -> list:
@@ -206,6 +228,7 @@ def _assemble(config: ConfigDict, model: build.Model):
         setting=build.setting(config),
         model=model,
         engine=build.engine(config, model, batch, sampling),
+        playing=sync.rollout_mesh(config.rollout.tp) if model.mesh.size > 1 else None,
         update=policy_gradient.make_update(
             logprobs, tx, settings, model.mesh, where, schedule=schedule, **beside
         ),
@@ -216,31 +239,59 @@ def _assemble(config: ConfigDict, model: build.Model):
     return parts, tx, where
 
 
-def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout:
-    policy = build.model_policy(
-        config, parts.model, parts.engine, rows, _joined(parts, state), step
-    )
+def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout | None:
+    """Play this process's share of the tasks; None: it was asked to stop."""
+    share = len(tasks) // hosts.count()
+    mine = hosts.index() * share
+    policy = _policy(config, parts, parts.engine, rows, state, step)
     arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
-    played = loop.rollout(
-        policy,
-        parts.domain,
-        arrays,
-        words,
-        tasks,
-        parts.setting,
-        batch=parts.engine.rows,
-        first_uid=step * len(tasks),
-        tokens=parts.model.tokens,
-        version=bank.name,
-    )
+    try:
+        played = loop.rollout(
+            policy._replace(act=_until_stopped(policy.act)),
+            parts.domain,
+            arrays,
+            words,
+            tasks[mine : mine + share],
+            parts.setting,
+            batch=parts.engine.rows,
+            first_uid=step * len(tasks) + mine,
+            tokens=parts.model.tokens,
+            version=bank.name,
+        )
+    except hosts.Stopped:
+        return None
     evaluate.check_context(config, played.records)
     return played
 
 
-def _joined(parts: Parts, state: TrainState) -> Any:
-    """Return what plays: the parameters, or base and adapter."""
-    learner = parts.model.trained
-    return learner.join(state.params, *learner.frozen)
+def _until_stopped(act):
+    """A rollout may take longer than the time between a warning and the end."""
+
+    def checked(requests):
+        if hosts.asked_to_stop():
+            raise hosts.Stopped
+        return act(requests)
+
+    return checked
+
+
+def _policy(config, parts: Parts, engine: Engine, rows: Rows, state: TrainState, step):
+    """Return the policy that plays, on the rollout mesh where there is one."""
+    learner, playing = parts.model.trained, parts.playing
+    params, frozen = state.params, learner.frozen
+    if playing is not None:
+        shape, dtype = parts.model.config, parts.model.config.dtype
+        whole = qwen3.logical_axes(shape)
+        params = sync.moved(params, learner.axes, playing, dtype)
+        frozen = tuple(sync.moved(f, whole, playing, dtype) for f in frozen)
+    joined = learner.join(params, *frozen)
+    policy = build.model_policy(config, parts.model, engine, rows, joined, step)
+
+    def act(requests):
+        with nullcontext() if playing is None else jax.set_mesh(playing):
+            return policy.act(requests)
+
+    return policy._replace(act=act)
 
 
 def _learn(
@@ -258,9 +309,7 @@ def _learn(
     shared = build.shared_heads(config, parts.model.config)
     heads = packing.shared_heads(played.turns) if shared else None
     packed = packing.pack(fields, config.data.length, heads=heads)
-    size = config.data.rows * config.data.updates
-    accum = packing.few_shapes(-(-len(packed.batch.tokens) // size))
-    batches = packing.batches(packed.batch, config.data.rows, accum)
+    batches = [_global(parts, b) for b in _batches(config, packed.batch)]
     scored = [_score(config, parts, state.params, b) for b in batches]
     numbers["time/score"] = time.monotonic() - begun
     begun = time.monotonic()
@@ -271,20 +320,50 @@ def _learn(
     numbers["data/fill"] = packed.fill
     numbers["data/reuse"] = packed.reuse
     numbers["data/tokens"] = sum(len(row) for row in played.turns.tokens)
-    summary = summarise(played.records)
-    numbers |= {
+    numbers["env/invalid"] = (~episodes.valid & (episodes.verbs >= 0)).sum(1).mean()
+    numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
+    return state, _averaged(numbers)
+
+
+def _batches(config, packed: Batch) -> list[Batch]:
+    """Cut this process's packed rows into as many batches as all others have."""
+    rows = config.data.rows // hosts.count()
+    most = max(hosts.gather("rows", len(packed.tokens)))
+    size = rows * config.data.updates
+    accum = packing.few_shapes(-(-most // size))
+    return packing.batches(packing.pad(packed, most), rows, accum)
+
+
+def _global(parts: Parts, batch: Batch) -> Batch:
+    """Return the batch of all processes, whose rows stay where they were made."""
+    if hosts.count() == 1:
+        return batch
+    where = state_.microbatch_sharding(parts.model.mesh)
+    return Batch(*(jax.make_array_from_process_local_data(where, f) for f in batch))
+
+
+def _averaged(numbers: dict[str, Any]) -> dict[str, float]:
+    """Return the means over the processes, which have equally many episodes."""
+    if hosts.count() == 1:
+        return numbers
+    plain = {name: float(np.asarray(value)) for name, value in numbers.items()}
+    every = hosts.gather("numbers", plain)
+    return {name: float(np.mean([one[name] for one in every])) for name in plain}
+
+
+def _summed_up(records: list[dict]) -> dict[str, float]:
+    """Return what the episodes of a step amount to."""
+    summary = summarise(records)
+    numbers = {
         "env/success": summary["success"],
         "env/turns": summary["turns"],
         "env/steps": summary["steps"],
         "env/errors": summary["errors"],
         "env/dropped": summary["dropped"],
-        "env/invalid": float((~episodes.valid & (episodes.verbs >= 0)).sum(1).mean()),
         "env/tokens": summary["tokens"],
         "calls/total": summary["calls_total"],
     }
-    numbers |= {f"calls/{verb}": summary["calls"][verb] for verb in META_VERBS}
-    numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
-    return state, numbers
+    return numbers | {f"calls/{verb}": summary["calls"][verb] for verb in META_VERBS}
 
 
 def _score(config, parts, params, batch):
@@ -298,18 +377,31 @@ def _score(config, parts, params, batch):
 
 
 def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
+    """Play this process's share of the games; return the means over all of them."""
+    share = -(-len(parts.games) // hosts.count())
+    mine = parts.games[hosts.index() * share :][:share]
+    found = {}
+    if mine:
+        found = _evaluate_on(config, parts, state, bank, step, mine)
+    every = hosts.gather("evaluated", [len(mine), found], patient=True)
+    names = next(numbers for count, numbers in every if count)
+    return {
+        name: sum(n * one[name] for n, one in every if n) / len(parts.games)
+        for name in names
+    }
+
+
+def _evaluate_on(config, parts, state, bank, step, games) -> dict[str, float]:
     sampling = Sampling(config.evaluate.temperature, 0, config.evaluate.top_p)
     batch = min(config.evaluate.batch, parts.domain.capacity)
     engine = build.engine(config, parts.model, batch, sampling)
-    policy = build.model_policy(
-        config, parts.model, engine, Rows(engine), _joined(parts, state), step
-    )
+    policy = _policy(config, parts, engine, Rows(engine), state, step)
     played = evaluate.play(
         config,
         policy,
         parts.domain,
         bank,
-        parts.games,
+        games,
         parts.setting,
         batch,
         parts.model.tokens,
@@ -323,37 +415,64 @@ def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
     }
 
 
-def _evolve(config, bank: Version, played: Rollout, workdir: str, step: int):
+def _evolve(config, bank: Version, records: list[dict], workdir: str, step: int):
     """Apply the edits of this step; the next one reads the new version."""
     if not config.train.evolve:
         return bank, len(bank.entries)
-    entries, _ = evolve(
-        bank.entries, collect.evidence(played.records), step, config.bank.capacity
-    )
-    if entries != bank.entries:
-        bank = bank_.write(Path(workdir) / "bank", entries, bank.name, step)
-    return bank, len(entries)
+    folder = Path(workdir) / "bank"
+    if hosts.leads():
+        entries, _ = evolve(
+            bank.entries, collect.evidence(records), step, config.bank.capacity
+        )
+        if entries != bank.entries:
+            bank = bank_.write(folder, entries, bank.name, step)
+    name = hosts.agreed("bank", bank.name)
+    if name != bank.name:
+        bank = bank_.read(folder, name)
+    return bank, len(bank.entries)
 
 
 def _first_bank(config: ConfigDict, domain, workdir: str) -> Version:
     """Return version 0 of the run."""
     entries = build.first_bank(config, domain, config.model.init).entries
     folder = Path(workdir) / "bank"
-    bank_.reset_head(folder, "")  # steps taken before a first checkpoint are gone
-    return bank_.write(folder, entries, "", 0)
+    name = ""
+    if hosts.leads():
+        bank_.reset_head(folder, "")  # steps taken before a first checkpoint are gone
+        name = bank_.write(folder, entries, "", 0).name
+    return bank_.read(folder, hosts.agreed("first bank", name))
 
 
 def _go_back_to(name: str, workdir: str) -> Version:
     """Make the checkpoint's bank version HEAD: later steps will be taken again."""
     folder = Path(workdir) / "bank"
-    bank_.reset_head(folder, name)
+    if hosts.leads():
+        bank_.reset_head(folder, name)
+    hosts.meet("bank")
     return bank_.read(folder, name)
 
 
-def _write_records(workdir: str, step: int, records: list[dict]) -> None:
+def _write_records(workdir: str, step: int, records: list[dict]) -> list[dict]:
+    """Write a step's episodes; return those of all processes, in the one that leads."""
     folder = Path(workdir) / "episodes"
     folder.mkdir(exist_ok=True)
-    with (folder / f"{step:06d}.jsonl").open("w") as file:
+    path = folder / f"{step:06d}.jsonl"
+    parts = [path.with_suffix(f".part{p}") for p in range(hosts.count())]
+    if len(parts) > 1:
+        _write_lines(parts[hosts.index()], records)
+        hosts.meet("episodes")
+    if not hosts.leads():
+        return records
+    if len(parts) > 1:
+        records = [record for part in parts for record in collect.read_episodes(part)]
+    _write_lines(path, records)
+    for part in parts:
+        part.unlink(missing_ok=True)
+    return records
+
+
+def _write_lines(path: Path, records: list[dict]) -> None:
+    with path.open("w") as file:
         file.writelines(json.dumps(record) + "\n" for record in records)
 
 
@@ -368,6 +487,13 @@ def _check(config: ConfigDict) -> None:
             "rollout.group: an advantage compares episodes of one task, at least 2: "
             f"{config.rollout.group}"
         )
+    for key in ("rollout.tasks", "data.rows"):
+        section, name = key.split(".")
+        if config[section][name] % hosts.count():
+            raise ValueError(
+                f"{key}: {config[section][name]} cannot be shared by {hosts.count()} "
+                "processes"
+            )
     if config.data.length < config.model.context:
         raise ValueError(
             "data.length: a packed row must hold a whole episode or turn, up to "

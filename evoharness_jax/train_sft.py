@@ -16,7 +16,16 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from evoharness_jax import build, checkpoint, cli, collect, metrics, parameters
+from evoharness_jax import (
+    build,
+    checkpoint,
+    cli,
+    collect,
+    hosts,
+    metrics,
+    parameters,
+)
+from evoharness_jax import mesh as mesh_
 from evoharness_jax.rollout import examples
 from evoharness_jax.rollout import stream as stream_
 from evoharness_jax.train import packing, sft, state
@@ -30,14 +39,16 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     parameters.spec(config)
     build.optimiser(config)
     folder = config.data.episodes or str(Path(workdir) / "collect")
-    if not config.data.episodes:
+    if not config.data.episodes and hosts.leads():
         Path(folder).mkdir(parents=True, exist_ok=True)
         collect.run(config, folder)
+    hosts.meet("collected", patient=True)
     records = _usable(config, collect.last_episodes(folder), folder)
     texts = (text for record in records for text in examples.texts(record))
     model = build.model(config, workdir, texts)
     learner = model.trained
-    _inherit_bank(folder, workdir)
+    if hosts.leads():
+        _inherit_bank(folder, workdir)
 
     train, held_out = _split(config, records)
     packed = _pack(config, model.tokens, train, config.data.prompt_weight)
@@ -65,8 +76,12 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         logprobs, tx, model.mesh, where, schedule=schedule, **beside
     )
     score = state.make_score(logprobs, model.mesh, where.params, stacked=True, **beside)
-    current = sft.make_state(learner.params, tx, jax.random.key(config.seed))
-    current = jax.device_put(current, where)
+    begin = jax.jit(
+        lambda p: sft.make_state(p, tx, jax.random.key(config.seed)),
+        out_shardings=where,
+        donate_argnums=0,
+    )
+    current = begin(learner.params)
 
     saved = checkpoint.manager(workdir, config.checkpoint.keep)
     facts = build.model_facts(model.config)
@@ -78,8 +93,9 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         metrics.log.info("going on from step %d", first)
     writer = metrics.Writer(workdir, config.optim.steps, first)
     last = metrics.last(workdir)
+    rows = state.microbatch_sharding(model.mesh)
     for step in range(first, config.optim.steps):
-        batch = next_batch(packed.batch, config, step)
+        batch = mesh_.place_all(next_batch(packed.batch, config, step), rows)
         current, numbers = update(current, batch, *learner.frozen)
         done = step + 1
         ending = done == config.optim.steps
@@ -88,15 +104,19 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
             metrics.stop_unless_finite(last, done, saved)
             if checks and (done % config.train.check_every == 0 or ending):
                 last["loss/held_out"] = held_out_loss(
-                    score, current, checks, learner.frozen
+                    score, current, checks, rows, learner.frozen
                 )
             writer.write(done, last, ("loss/sft", "loss/held_out", "optim/lr"))
-        if done % config.checkpoint.every == 0 or ending:
+        stopped = hosts.stopping("step")
+        if done % config.checkpoint.every == 0 or ending or stopped:
             metrics.stop_unless_finite(numbers, done, saved)
             host = {"step": done, "model": facts}
             if learner.facts:
                 host["lora"] = learner.facts
             checkpoint.save(saved, done, current, host)
+        if stopped:
+            metrics.log.info("asked to stop: step %d is saved", done)
+            raise hosts.Stopped
     return last
 
 
@@ -118,12 +138,17 @@ def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:
 
 
 def held_out_loss(
-    score, current: TrainState, checks: list[Batch], frozen: tuple = ()
+    score, current: TrainState, checks: list[Batch], rows, frozen: tuple = ()
 ) -> float:
-    """Return the mean negative log-likelihood of held-out responses."""
+    """Return the mean negative log-likelihood of held-out responses.
+
+    Args:
+        rows: sharding of a batch.
+    """
     total = weight = 0.0
     for batch in checks:
-        logp = np.asarray(score(current.params, batch, *frozen))
+        placed = mesh_.place_all(batch, rows)
+        logp = mesh_.fetch(score(current.params, placed, *frozen))
         total -= float((logp * batch.weight).sum())
         weight += float(batch.weight.sum())
     return total / weight

@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -191,17 +190,19 @@ def call(
     arguments: list[str],
     *,
     kill_at: tuple[str, str, int] | None = None,
+    by: signal.Signals = signal.SIGKILL,
     file_limit: int = 0,
 ) -> Ended:
     """Do `python -m evoharness_jax.MODULE ARGUMENTS` in a process of its own.
 
     Args:
-        kill_at: (audit event, part of its arguments, n): SIGKILL at the n-th one. The
+        kill_at: (audit event, part of its arguments, n): a signal at the n-th one. The
             events are Python's own, such as `open` and `os.rename`.
+        by: that signal.
         file_limit: bytes that a file may have; a disk that is full, to whoever writes.
     """
     server = _server()
-    request = [module, [str(word) for word in arguments], kill_at, file_limit]
+    request = [module, [str(word) for word in arguments], kill_at, by, file_limit]
     server.stdin.write(json.dumps(request) + "\n")
     server.stdin.flush()
     return Ended(*json.loads(server.stdout.readline()))
@@ -228,8 +229,9 @@ def _serve() -> None:
             answers.flush()
 
 
-def _fork(module, arguments, kill_at, file_limit, output) -> int:
+def _fork(module, arguments, kill_at, by, file_limit, output) -> int:
     paused, pause = os.pipe()
+    resumed, resume = os.pipe()
     child = os.fork()
     if child == 0:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -237,7 +239,7 @@ def _fork(module, arguments, kill_at, file_limit, output) -> int:
         os.dup2(output.fileno(), 2)
         sys.stdout = os.fdopen(1, "w")
         if kill_at:
-            sys.addaudithook(_pause_at(*kill_at, pause))
+            sys.addaudithook(_pause_at(*kill_at, pause, resumed))
         if file_limit:
             resource.setrlimit(resource.RLIMIT_FSIZE, (file_limit, file_limit))
         sys.argv = [module, *arguments]
@@ -245,19 +247,21 @@ def _fork(module, arguments, kill_at, file_limit, output) -> int:
         sys.exit()
     os.close(pause)
     if os.read(paused, 1):  # nothing where it ended by itself
-        os.kill(child, signal.SIGKILL)
-    os.close(paused)
+        os.kill(child, by)
+        os.write(resume, b"!")
+    for end in (paused, resumed, resume):
+        os.close(end)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def _pause_at(event: str, part: str, left: int, pause: int):
+def _pause_at(event: str, part: str, left: int, pause: int, resumed: int):
     def hook(name, arguments):
         nonlocal left
         if name == event and part in str(arguments):
             left -= 1
             if left == 0:
                 os.write(pause, b"!")
-                time.sleep(600)  # the kill comes from outside
+                os.read(resumed, 1)  # the signal comes from outside
 
     return hook
 

@@ -7,6 +7,7 @@ do: open a file, or rename one into place.
 import json
 import logging
 import shutil
+import signal
 
 import numpy as np
 import pytest
@@ -57,7 +58,9 @@ def test_a_killed_policy_gradient_ends_with_the_same_bits(tmp_path):
     kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000001.jsonl")
     assert runs.steps(tmp_path) == []
     # The bank has learned from the second rollout, the checkpoint is of the first.
-    kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000002.jsonl")
+    kill(
+        "train_rl", "alfworld_rl", settings, tmp_path, "open", "metrics.jsonl", nth=2
+    )
     assert runs.steps(tmp_path) == [1]
     assert runs.left_behind(tmp_path)["head"] == straight["head"]
     # During a save: all is written, the folder does not have its name yet.
@@ -66,6 +69,39 @@ def test_a_killed_policy_gradient_ends_with_the_same_bits(tmp_path):
     )
     assert "going on from step 1 with bank" in said
     assert runs.steps(tmp_path) == [runs.HALF, 1]
+    runs.make(train_rl.run, runs.config("alfworld_rl", changes=settings), tmp_path)
+    assert runs.left_behind(tmp_path) == straight
+
+
+def stop(module, config, settings, where, event, part, nth=1):
+    """Ask a run to stop, as a machine does that is taken away."""
+    words = [*runs.command(config, runs.COUNTER, settings), f"--workdir={where}"]
+    ended = runs.call(module, words, kill_at=(event, part, nth), by=signal.SIGTERM)
+    assert ended.code == 0, ended.output
+    return ended.output
+
+
+def test_a_fine_tuning_that_is_asked_to_stop_saves_its_step(tmp_path):
+    settings, straight = runs.short_settings(), runs.left_behind(runs.short())
+    said = stop(
+        "train_sft", "alfworld_sft", settings, tmp_path, "open", "metrics.jsonl", nth=3
+    )
+    assert "asked to stop: step 3 is saved" in said
+    assert runs.steps(tmp_path) == [2, 3]
+    runs.make(train_sft.run, runs.config("alfworld_sft", changes=settings), tmp_path)
+    assert runs.left_behind(tmp_path) == straight
+
+
+def test_a_policy_gradient_that_is_asked_to_stop_takes_the_step_again(tmp_path):
+    settings, straight = runs.rl_settings(), runs.left_behind(runs.rl())
+    # While it writes what the first step brought: that step is saved.
+    said = stop("train_rl", "alfworld_rl", settings, tmp_path, "open", "000001.jsonl")
+    assert "asked to stop: step 1 is saved" in said
+    assert runs.steps(tmp_path) == [1]
+    # While it opens the checkpoint to go on from: the next rollout is left at once.
+    said = stop("train_rl", "alfworld_rl", settings, tmp_path, "open", "metrics.jsonl")
+    assert "asked to stop: step 1 is saved" in said
+    assert runs.steps(tmp_path) == [1]
     runs.make(train_rl.run, runs.config("alfworld_rl", changes=settings), tmp_path)
     assert runs.left_behind(tmp_path) == straight
 
