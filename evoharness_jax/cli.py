@@ -41,7 +41,7 @@ def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
         # Orbax warns of what we ask for, and logs the errors that it raises.
         logging.set_verbosity(logging.FATAL)
         _keep_compilations()
-        folder, failure = Path(workdir.value), "an unforeseen error"
+        folder, failure = Path(workdir.value), hosts.UNFORESEEN
         try:
             if folder.is_file():
                 raise ValueError(f"--workdir: {folder} is a file, not a folder")

@@ -19,6 +19,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from typing import Any, NamedTuple
 
 import jax
@@ -28,6 +29,7 @@ from evoharness_jax.metrics import log
 
 PATIENT = 7 * 24 * 3600.0  # seconds
 BEAT = 2.0  # seconds between two signs of life
+UNFORESEEN = "an unforeseen error"
 GONE = "process {} has not been heard of for {:.0f} s"
 
 
@@ -56,6 +58,7 @@ class _Job:
     settings = Settings()
     names = ("here",)  # host and process id of each
     meetings = 0  # so far; all processes hold the same ones in the same order
+    failed = float("inf")  # when this process did
     over = threading.Event()
     stop = threading.Event()
 
@@ -204,19 +207,27 @@ def leave(failure: str = "") -> None:
         _Job.over.set()
         jax.distributed.shutdown()
         return
-    _Job.over.set()
+    _Job.failed = time.monotonic()
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        print(error.code, file=sys.stderr, flush=True)
+    else:
+        traceback.print_exc()
     try:
         _client().key_value_set(f"failed/{index()}", failure)
-        time.sleep(2 * BEAT)  # the service, in process 0, has to outlive the news
     except RuntimeError:  # they will notice the silence
         log.debug("the failure could not be told", exc_info=True)
+    # What nobody foresaw may follow from another's death: then `_watch` says whose.
+    unforeseen = not isinstance(error, SystemExit)
+    time.sleep(2 * BEAT + unforeseen * _Job.settings.patience)
+    os._exit(1)  # in order it would wait for the others
 
 
 def _watch() -> None:
     """Give signs of life, look for those of the others, pass a stop on."""
     client, patience = _client(), _Job.settings.patience
     heard = {p: ("", time.monotonic()) for p in range(count()) if p != index()}
-    beat, silent = 0, time.monotonic()
+    beat, silent, since = 0, time.monotonic(), {}
     while not _Job.over.wait(BEAT):
         try:
             client.key_value_set(f"alive/{index()}", str(beat), allow_overwrite=True)
@@ -233,11 +244,15 @@ def _watch() -> None:
         beat, now = beat + 1, time.monotonic()
         silent = now
         for process, sign in signs.items():
-            if failed[process] is not None:
-                _end(f"process {_name(process)} failed: {failed[process]}")
+            words = failed[process]
+            if words == UNFORESEEN:  # it may be the death of a third one
+                since.setdefault(process, now)
+            if words and now - since.get(process, 0) > patience + 2 * BEAT:
+                _end(f"process {_name(process)} failed: {words}")
             if sign != heard[process][0]:
                 heard[process] = sign, now
-            elif now - heard[process][1] > patience:
+            # One that ends because this one failed is not lost.
+            elif _Job.failed + BEAT > heard[process][1] < now - patience:
                 _end(GONE.format(_name(process), patience))
 
 
@@ -245,6 +260,8 @@ def _end(words: str) -> None:
     if _Job.over.is_set():
         return
     print(f"error: {words}; process {_name(index())} ends", file=sys.stderr, flush=True)
+    if index() == 0:
+        time.sleep(3 * BEAT)  # its service has to outlive what the others still say
     os._exit(1)
 
 

@@ -126,6 +126,11 @@ def rl_settings() -> dict:
     return RL | {"model.init": sft()}
 
 
+def records(path: Path) -> list[dict]:
+    """Return the episodes in a file."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
 def steps(run: Path) -> list[int]:
     """Return the steps of a run's checkpoints, HALF for one that has no name yet."""
     names = [path.name for path in (run / "checkpoints").iterdir()]

@@ -58,9 +58,7 @@ def test_a_killed_policy_gradient_ends_with_the_same_bits(tmp_path):
     kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "000001.jsonl")
     assert runs.steps(tmp_path) == []
     # The bank has learned from the second rollout, the checkpoint is of the first.
-    kill(
-        "train_rl", "alfworld_rl", settings, tmp_path, "open", "metrics.jsonl", nth=2
-    )
+    kill("train_rl", "alfworld_rl", settings, tmp_path, "open", "metrics.jsonl", nth=2)
     assert runs.steps(tmp_path) == [1]
     assert runs.left_behind(tmp_path)["head"] == straight["head"]
     # During a save: all is written, the folder does not have its name yet.
