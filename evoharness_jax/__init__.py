@@ -12,7 +12,7 @@ touch the environment, and they cost steps and tokens.
     rollout      generation, and the one loop that plays episodes
     train        supervised fine-tuning and the policy gradient
     experience   the bank between episodes: versions, evidence, edits
-    mesh  parameters  checkpoint  metrics
+    mesh  parameters  checkpoint  metrics  judging
     collect  train_sft  train_rl  evaluate  report  export    entry points
     page         a run as one HTML file
     bench        measurements beside other implementations, one JSON line each

@@ -72,6 +72,7 @@ def _keep_compilations() -> None:
 
 # The least that a number may be, wherever a config has it.
 LEAST = {
+    "advantage.step_weight": 0,
     "bank.capacity": 1,
     "checkpoint.every": 1,
     "checkpoint.keep": 1,
@@ -89,6 +90,8 @@ LEAST = {
     "env.workers": 1,
     "evaluate.batch": 1,
     "evaluate.games": 0,
+    "loss.episode_tokens": 1,
+    "loss.sampler_cap": 0,
     "model.context": 1,
     "model.lora": 0,
     "model.response": 1,

@@ -72,9 +72,13 @@ def start(settings: Settings) -> None:
     """
     _check(settings)
     _Job.settings = settings
+    if settings.init != "none":
+        _join(settings)
+    # Behind JAX's own handler, which would only take note.
     signal.signal(signal.SIGTERM, lambda *_: _Job.stop.set())
-    if settings.init == "none":
-        return
+
+
+def _join(settings: Settings) -> None:
     given = {}
     if settings.init == "explicit":
         given = {

@@ -172,6 +172,14 @@ def fetch(x: jax.Array) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(x, tiled=True))
 
 
+def mine(x: jax.Array) -> np.ndarray:
+    """Return this process's rows of a [accum, W, L], in their order."""
+    if x.is_fully_addressable:
+        return np.asarray(x)
+    shards = {shard.index[1].start or 0: shard.data for shard in x.addressable_shards}
+    return np.concatenate([np.asarray(shards[at]) for at in sorted(shards)], axis=1)
+
+
 def constrain(x: jax.Array, axes: Sequence[str | None]) -> jax.Array:
     """Pin an activation to `RULES` inside `jax.set_mesh(mesh)`; else return it as is.
 

@@ -26,25 +26,25 @@ from evoharness_jax import (
     collect,
     evaluate,
     hosts,
+    judging,
+    learning,
     metrics,
     parameters,
     sync,
 )
-from evoharness_jax.bpe.workspace import OK
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
 from evoharness_jax.experience.evolve import evolve
 from evoharness_jax.models import qwen3
 from evoharness_jax.rollout import loop
 from evoharness_jax.rollout.engine import Engine, Rows
-from evoharness_jax.rollout.loop import CONTEXT_FULL, Rollout, Setting
+from evoharness_jax.rollout.loop import Rollout, Setting
 from evoharness_jax.rollout.sampling import Sampling
 from evoharness_jax.rollout.summary import summarise
-from evoharness_jax.train import packing, policy_gradient, reward
-from evoharness_jax.train import state as state_
-from evoharness_jax.train.advantages import group_advantages
-from evoharness_jax.types import META_VERBS, VERB_NAMES, Batch, TrainState
+from evoharness_jax.train import policy_gradient
+from evoharness_jax.types import TrainState
 
+KL_IN = ("loss", "reward")
 SHOWN = (
     "env/success",
     "calls/total",
@@ -106,12 +106,12 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
             # A step that is not over is taken again, the same, by whoever goes on.
             _save(saved, step, state, bank, model, parts)
             raise hosts.Stopped
-        state, last = _learn(config, parts, state, played, step)
+        state, last = learning.learn(config, parts, state, played, step)
         done = step + 1
         metrics.stop_unless_finite(last, done, saved)
         records = _write_records(workdir, done, played.records)
         bank, last["bank/entries"] = _evolve(config, bank, records, workdir, done)
-        last |= _summed_up(records) | {"time/step": time.monotonic() - begun}
+        last |= learning.summed_up(records) | {"time/step": time.monotonic() - begun}
         every = config.train.evaluate_every
         if every and (done % every == 0 or done == config.optim.steps):
             last |= _evaluate(config, parts, state, bank, done, workdir)
@@ -148,51 +148,22 @@ def tasks_of(config: ConfigDict, tasks: tuple, step: int) -> list:
     return chosen
 
 
-def outcomes(played: Rollout) -> reward.Outcomes:
-    """Return how the episodes of a rollout went, as arrays over [B] and [B, T]."""
-    e = played.episodes
-    return reward.Outcomes(
-        won=np.asarray(e.won),
-        # Who talks until the context is full has failed; only what the environment
-        # broke is left out.
-        error=np.array([r["error"] not in ("", CONTEXT_FULL) for r in played.records]),
-        turns=np.asarray(e.turn),
-        env_steps=np.asarray(e.env_steps),
-        tokens=np.asarray(e.tokens),
-        verbs=np.asarray(e.verbs),
-        actions=np.asarray(e.actions),
-        valid=np.asarray(e.valid),
-        executed=np.asarray((e.tags == OK) & (e.verbs >= 0)),
-        leading=played.leading,
-    )
+def loss_settings(config: ConfigDict, old: str = "batch") -> policy_gradient.Settings:
+    """Return what the update is told of the config's section `loss`.
 
-
-def judge(config: ConfigDict, episodes: reward.Outcomes, step: int):
-    """Return (reward f32[B], its parts, advantage f32[B], metrics)."""
-    settings = config.reward.to_dict()
-    prices = settings.pop("prices")
-    budget = settings.pop("token_budget")
-    total, parts = reward.total(
-        episodes,
-        [prices[verb] for verb in VERB_NAMES],
-        reward.Weights(**settings),
-        step,
-        step_budget=config.rules.max_turns,
-        token_budget=budget,
-    )
-    group = np.arange(len(total)) // config.rollout.group
-    advantage, numbers = group_advantages(
-        total,
-        parts,
-        group,
-        episodes.won,
-        episodes.error,
-        turns=episodes.turns,
-        **config.advantage,
-    )
-    numbers |= {"reward/total": total.mean()}
-    numbers |= {f"reward/{name}": part.mean() for name, part in parts.items()}
-    return total, parts, advantage, numbers
+    Raises:
+        ValueError: a choice that there is not.
+    """
+    settings = config.loss.to_dict()
+    where, each = settings.pop("kl_in"), settings.pop("episode_tokens")
+    if where not in KL_IN:
+        raise ValueError(f"loss.kl_in: {where!r}, not one of {', '.join(KL_IN)}")
+    if where == "reward":
+        settings["kl_coef"] = 0.0  # it is charged already
+    # The same at every step, and for each of a step's updates.
+    episodes = config.rollout.tasks * config.rollout.group
+    constant = episodes * each / config.data.updates
+    return policy_gradient.Settings(**settings, constant=constant, old=old)
 
 
 def _assemble(config: ConfigDict, model: build.Model):
@@ -215,9 +186,9 @@ def _assemble(config: ConfigDict, model: build.Model):
         score_base = policy_gradient.make_score(
             plain, model.mesh, base_where, stacked=True
         )
-    # With one update per rollout the old policy is the current one: nothing to score.
+    # With one update per rollout the old policy is the current one.
     old = "current" if config.data.updates == 1 else "batch"
-    settings = policy_gradient.Settings(**config.loss, old=old)
+    settings = loss_settings(config, old)
     domain = build.domain(config)
     batch = min(config.rollout.batch, domain.capacity)
     sampling = Sampling(temperature, 0, config.rollout.top_p)
@@ -292,88 +263,6 @@ def _policy(config, parts: Parts, engine: Engine, rows: Rows, state: TrainState,
             return policy.act(requests)
 
     return policy._replace(act=act)
-
-
-def _learn(
-    config: ConfigDict,
-    parts: Parts,
-    state: TrainState,
-    played: Rollout,
-    step: int,
-) -> tuple[TrainState, dict[str, Any]]:
-    """Turn a rollout into updates; return the new state and the step's metrics."""
-    episodes = outcomes(played)
-    _, _, advantage, numbers = judge(config, episodes, step)
-    begun = time.monotonic()
-    fields = packing.from_turns(played.turns, advantage)
-    shared = build.shared_heads(config, parts.model.config)
-    heads = packing.shared_heads(played.turns) if shared else None
-    packed = packing.pack(fields, config.data.length, heads=heads)
-    batches = [_global(parts, b) for b in _batches(config, packed.batch)]
-    scored = [_score(config, parts, state.params, b) for b in batches]
-    numbers["time/score"] = time.monotonic() - begun
-    begun = time.monotonic()
-    for batch in scored:
-        state, updated = parts.update(state, batch, *parts.model.trained.frozen)
-    numbers |= {k: np.asarray(v) for k, v in updated.items()}
-    numbers["time/update"] = time.monotonic() - begun
-    numbers["data/fill"] = packed.fill
-    numbers["data/reuse"] = packed.reuse
-    numbers["data/tokens"] = sum(len(row) for row in played.turns.tokens)
-    numbers["env/invalid"] = (~episodes.valid & (episodes.verbs >= 0)).sum(1).mean()
-    numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
-    return state, _averaged(numbers)
-
-
-def _batches(config, packed: Batch) -> list[Batch]:
-    """Cut this process's packed rows into as many batches as all others have."""
-    rows = config.data.rows // hosts.count()
-    most = max(hosts.gather("rows", len(packed.tokens)))
-    size = rows * config.data.updates
-    accum = packing.few_shapes(-(-most // size))
-    return packing.batches(packing.pad(packed, most), rows, accum)
-
-
-def _global(parts: Parts, batch: Batch) -> Batch:
-    """Return the batch of all processes, whose rows stay where they were made."""
-    if hosts.count() == 1:
-        return batch
-    where = state_.microbatch_sharding(parts.model.mesh)
-    return Batch(*(jax.make_array_from_process_local_data(where, f) for f in batch))
-
-
-def _averaged(numbers: dict[str, Any]) -> dict[str, float]:
-    """Return the means over the processes, which have equally many episodes."""
-    if hosts.count() == 1:
-        return numbers
-    plain = {name: float(np.asarray(value)) for name, value in numbers.items()}
-    every = hosts.gather("numbers", plain)
-    return {name: float(np.mean([one[name] for one in every])) for name in plain}
-
-
-def _summed_up(records: list[dict]) -> dict[str, float]:
-    """Return what the episodes of a step amount to."""
-    summary = summarise(records)
-    numbers = {
-        "env/success": summary["success"],
-        "env/turns": summary["turns"],
-        "env/steps": summary["steps"],
-        "env/errors": summary["errors"],
-        "env/dropped": summary["dropped"],
-        "env/tokens": summary["tokens"],
-        "calls/total": summary["calls_total"],
-    }
-    return numbers | {f"calls/{verb}": summary["calls"][verb] for verb in META_VERBS}
-
-
-def _score(config, parts, params, batch):
-    """Add the log-probabilities that the loss will ask for, and no others."""
-    if config.data.updates > 1:
-        frozen = parts.model.trained.frozen
-        batch = batch._replace(old_logp=parts.score(params, batch, *frozen))
-    if config.loss.kl_coef:
-        batch = batch._replace(ref_logp=parts.score_base(parts.model.params, batch))
-    return batch
 
 
 def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
@@ -477,6 +366,8 @@ def _write_lines(path: Path, records: list[dict]) -> None:
 
 
 def _check(config: ConfigDict) -> None:
+    judging.check(config)
+    loss_settings(config)
     if config.rollout.temperature <= 0:
         raise ValueError(
             "rollout.temperature: a greedy rollout has nothing to compare; it must be "

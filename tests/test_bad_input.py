@@ -147,6 +147,26 @@ def test_episodes_of_a_folder_without_any_are_named(tmp_path):
         ({"model.init": "/no/run"}, "model.init: /no/run is neither a run"),
         ({"rollout.temperature": 0.0}, "rollout.temperature: a greedy rollout"),
         ({"rollout.group": 1}, "rollout.group: an advantage compares .* at least 2: 1"),
+        (
+            {"advantage.estimator": "ppo"},
+            "advantage.estimator: 'ppo', not one of grpo, rloo, dr_grpo, gigpo",
+        ),
+        (
+            {"advantage.estimator": "gigpo", "env.regime": "append"},
+            "advantage.estimator: 'gigpo' compares turns, .* 'per_turn': 'append'",
+        ),
+        (
+            {"advantage.uniform": "mask"},
+            "advantage.uniform: 'mask', not one of rule, p",
+        ),
+        ({"loss.objective": "ppo"}, "loss.objective: 'ppo', not one of clip, gspo"),
+        ({"loss.average": "rows"}, "loss.average: 'rows', not one of tokens, sequ"),
+        ({"loss.kl_in": "both"}, "loss.kl_in: 'both', not one of loss, reward"),
+        ({"loss.kl_kind": "k4"}, "loss.kl_kind: 'k4', not one of k1, k2, k3"),
+        (
+            {"reward.diversity_kind": "new"},
+            "reward.diversity_kind: 'new', not one of co",
+        ),
         ({"data.length": 128}, r"data.length: .* model.context = \d+ ids: 128"),
         (
             {"model.context": 64},

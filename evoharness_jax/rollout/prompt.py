@@ -21,6 +21,7 @@ from evoharness_jax.types import COMMIT, ENV, NULL
 MODES = ("inline", "env_only", "always_on")
 REGIMES = ("per_turn", "append")
 COMMAND_STYLES = ("full", "local", "none")
+DID = "did: "  # the way there
 
 
 class Style(NamedTuple):
@@ -67,7 +68,7 @@ def tail(
     appended = style.regime == "append" and not first
     if style.regime == "per_turn":
         if words := views.history(lexicon, episode, style.history):
-            lines.append(f"did: {words}")
+            lines.append(f"{DID}{words}")
     acted = int(episode.reply.verb) == ENV and not episode.reply.tag
     if not first and (acted or not appended):
         lines.append(f"now: {observation}")
@@ -82,6 +83,16 @@ def tail(
     elif style.mode != "env_only" or int(episode.reply.verb) != NULL:
         lines += views.standing(lexicon, bank, episode, always)
     return "\n".join(lines)
+
+
+def place(tail: str) -> str:
+    """Return what a `per_turn` tail says of where the episode stands.
+
+    That is the observation, the commands and the standing workspace, but not the way
+    there: two episodes that got to the same point otherwise give the same text.
+    """
+    first, _, rest = tail.partition("\n")
+    return rest if first.startswith(DID) else tail
 
 
 def head_ids(tokens: Tokens, system: str, opening: str) -> list[int]:

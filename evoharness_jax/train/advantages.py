@@ -1,22 +1,73 @@
-"""How much better an episode did than the others on the same task: GRPO's baseline.
+"""How much better an episode did than the others on the same task.
 
-    A = (r - mean) / (std + 1e-6)      mean, std over the episodes of the group
+Estimators are functions of one signature, chosen by name:
 
-(arXiv 2402.03300; std divides by n - 1.) Where all of a group won or all failed, the
-outcome says nothing, yet dividing by the deviation would blow up whatever little is
-left (a repeated action, a bonus) to full size, and training would run after that. So
-under the rule "rule" a group that failed gives zero, and a group that won gives only
-its price, centred and divided by a fixed scale: dividing by the group's own deviation
-would make the smallest saving as loud as the largest. "plain" is the formula above for
-every group.
+    estimator(Judged, Settings) -> f32[B], or f32[B, T] where turns differ
+
+    grpo     (r - mean) / (std + epsilon)                          arXiv 2402.03300
+    rloo     r - mean of the others                                arXiv 2402.14740
+    dr_grpo  r - mean, not divided: a hard task weighs as others   arXiv 2503.20783
+    gigpo    grpo, and turns at the same anchor are compared too   arXiv 2505.10978
+
+How one comparison is made, and what becomes of a group in which all won or all failed,
+stands in `comparison`. `rloo` and `dr_grpo` do not divide by the deviation, so their
+mixed groups are in units of the reward, and `scale` is what brings the price of groups
+that won to the size that it should have beside them.
 
 Groups are found by comparing ids, [B, B] at once, so nothing depends on how many there
 are or how they lie, and a group may lose episodes to errors.
 """
 
-STATISTICS = ("episodes", "rows")
-UNIFORM = ("rule", "plain")
+from evoharness_jax.train import comparison
+from evoharness_jax.train.comparison import Judged, Settings, compare, episodes
+from evoharness_jax.train.gigpo import gigpo
+
+STATISTICS = comparison.STATISTICS
+UNIFORM = comparison.UNIFORM
 REFERENCE = {"uniform": "plain", "statistic": "rows"}  # what the original does
+
+
+def grpo(judged: Judged, settings: Settings):
+    """Give the distance from the group's mean in its deviations, f32[B].
+
+    The rule for groups of one outcome (`comparison`) takes the deviation's place there.
+    """
+    return compare(*episodes(judged, settings), settings)
+
+
+def rloo(judged: Judged, settings: Settings):
+    """Give the distance from the mean of the others, f32[B], in units of the reward.
+
+    The baseline is independent of the episode it is taken from, so the gradient is
+    unbiased (REINFORCE with leave-one-out, Kool et al. 2019; arXiv 2402.14740). The
+    rule for groups of one outcome holds too: nothing is blown up here, but what tells
+    failures apart is shaping all the same. It leaves the episode out of the price's
+    mean as well.
+    """
+    pair = episodes(judged, settings)
+    return compare(*pair, settings, divide=False, spare=True)
+
+
+def dr_grpo(judged: Judged, settings: Settings):
+    """Give the distance from the group's mean, f32[B], in units of the reward.
+
+    A deviation in the denominator makes groups loud in which nearly all won or nearly
+    all failed (arXiv 2503.20783). Its other half is `average` = "constant" in the loss.
+    The rule for groups of one outcome holds as in `rloo`.
+    """
+    return compare(*episodes(judged, settings), settings, divide=False)
+
+
+ESTIMATORS = {"grpo": grpo, "rloo": rloo, "dr_grpo": dr_grpo, "gigpo": gigpo}
+
+
+def check(settings: Settings) -> None:
+    """Raise ValueError where there is no such estimator."""
+    if settings.estimator not in ESTIMATORS:
+        raise ValueError(
+            f"advantage.estimator: {settings.estimator!r}, "
+            f"not one of {', '.join(ESTIMATORS)}"
+        )
 
 
 def group_advantages(
@@ -27,72 +78,48 @@ def group_advantages(
     error,
     *,
     turns=None,
-    uniform="rule",
-    scale=1.0,
-    statistic="episodes",
-    epsilon=1e-6,
+    paid=None,
+    anchor=None,
+    **settings,
 ):
     """Compare each episode with its group.
 
     Args:
-        reward: f32[B].
-        parts: dict of f32[B], as `reward.total` gives; "efficiency" is the price term.
-        group: int32[B] episodes of the same task share an id.
-        won: bool[B].
-        error: bool[B] left out of every statistic, advantage 0.
-        turns: int32[B], for statistic "rows".
-        uniform: "rule" or "plain", for groups of one outcome; see above.
-        scale: reward units that make an advantage of 1 where all won.
-        statistic: "episodes", or "rows": an episode weighs as many as it has turns,
-            in mean and in deviation, as in the original.
-        epsilon: keeps the division finite.
+        reward, parts, group, won, error, turns, paid, anchor: fields of
+            `comparison.Judged`, in numpy or in jax.numpy.
+        settings: fields of `comparison.Settings`.
 
     Returns:
-        (advantage f32[B], metrics). A group of one has nothing to compare with and
-        gets 0. Metrics: shares of the groups in which all, none or some won, and of
-        the episodes with an error.
+        (advantage, metrics). The advantage is f32[B], and f32[B, T] from "gigpo". A
+        group of one has nothing to compare with and gets 0. Metrics: shares of the
+        groups in which all, none or some won, and of the episodes with an error.
+
+    Raises:
+        ValueError: an unknown setting, or a field that the settings ask for is None.
     """
-    if uniform not in UNIFORM:
-        raise ValueError(f"uniform: {uniform}, not {UNIFORM}")
-    if statistic not in STATISTICS:
-        raise ValueError(f"statistic: {statistic}, not {STATISTICS}")
-    if statistic == "rows" and turns is None:
-        raise ValueError("statistic 'rows' wants turns")
+    settings = Settings(**settings)
+    check(settings)
     xp = reward.__array_namespace__()
-    f32 = xp.float32
-    reward, counted = reward.astype(f32), ~error
-    peers = (group[:, None] == group[None, :]) & counted[None, :]  # [B, B]
-    weight = turns.astype(f32) if statistic == "rows" else xp.ones_like(reward)
+    judged = Judged(
+        reward.astype(xp.float32), parts, group, won, error, turns, paid, anchor
+    )
+    advantage = ESTIMATORS[settings.estimator](judged, settings)
+    return advantage, _shares(judged)
 
-    def over(values):  # f32[B] -> its sum over each episode's group, f32[B]
-        return xp.sum(xp.where(peers, values[None, :], f32(0)), axis=1)
 
-    def centre(values):
-        # From the group's highest: equal values then give exact zeros, where a rounded
-        # mean would leave a residue that the division by epsilon makes large.
-        top = xp.max(xp.where(peers, values[None, :], f32(-xp.inf)), axis=1)
-        below = xp.where(peers, values[None, :] - top[:, None], f32(0))
-        mean = xp.sum(below * weight[None, :], axis=1) / xp.maximum(over(weight), 1.0)
-        return values - top - mean
-
-    size = over(xp.ones_like(reward))
-    wins = over(won.astype(f32))
+def _shares(judged: Judged):
+    """Say how the groups ended; every group counts once, however large it is."""
+    xp = judged.reward.__array_namespace__()
+    counted = ~judged.error
+    peers = comparison.all_pairs(judged.group, counted)
+    size = peers.total(xp.ones_like(judged.reward))
+    wins = peers.total(judged.won.astype(xp.float32))
     all_won, all_failed = wins == size, wins == 0
-    centred = xp.where(counted, centre(reward), f32(0))
-    spread = xp.sqrt(over(weight * centred**2) / xp.maximum(over(weight) - 1.0, 1.0))
-    advantage = centred / (spread + epsilon)
-    if uniform == "rule":
-        price = centre(parts["efficiency"].astype(f32)) / scale
-        advantage = xp.where(all_won, price, advantage)
-        advantage = xp.where(all_failed, f32(0), advantage)
-    advantage = xp.where(counted & (size > 1), advantage, f32(0)).astype(f32)
-
     share = counted / xp.maximum(size, 1.0)  # sums to 1 over a group
     groups = xp.maximum(xp.sum(share), 1.0)
-    metrics = {
+    return {
         "groups/all_won": xp.sum(share * all_won) / groups,
         "groups/all_failed": xp.sum(share * all_failed) / groups,
         "groups/mixed": xp.sum(share * ~(all_won | all_failed)) / groups,
-        "groups/error": xp.mean(error.astype(f32)),
+        "groups/error": xp.mean(judged.error.astype(xp.float32)),
     }
-    return advantage, metrics

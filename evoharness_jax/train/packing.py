@@ -185,22 +185,45 @@ def few_shapes(count: int) -> int:
     return 3 * power // 4 if power >= 4 and 3 * power // 4 >= count else power
 
 
-def from_turns(turns: Turns, advantage: np.ndarray | None = None) -> dict[str, list]:
-    """Turn rollout rows into fields for `pack`: weight 1 on what the policy wrote.
+def from_turns(
+    turns: Turns, advantage: np.ndarray | None = None, average: str = "tokens"
+) -> dict[str, list]:
+    """Turn rollout rows into fields for `pack`: weights on what the policy wrote.
 
     Args:
         turns: rows of one rollout.
-        advantage: f32[B], by episode; every token of every turn gets its episode's.
+        advantage: f32[B], by episode: every token of every turn gets its episode's; or
+            f32[B, T], by turn of the episode: every token of a row gets its turn's.
+        average: "sequences": the weights of a row add up to 1, so that a mean over
+            weight counts each row alike; any other: the weight of a token is 1.
+
+    Raises:
+        ValueError: an advantage of another shape.
     """
+    masks = [mask.astype(np.float32) for mask in turns.response_mask]
     fields = {
         "tokens": list(turns.tokens),
-        "weight": [mask.astype(np.float32) for mask in turns.response_mask],
+        "weight": masks,
         "sampler_logp": list(turns.logp),
     }
+    if average == "sequences":
+        fields["weight"] = [m / max(m.sum(), np.float32(1)) for m in masks]
     if advantage is not None:
-        values = np.asarray(advantage, np.float32)[turns.episode]
-        fields["advantage"] = [v * m for v, m in zip(values, fields["weight"])]
+        advantage = np.asarray(advantage, np.float32)
+        if advantage.ndim not in (1, 2):
+            raise ValueError(f"advantage must be [B] or [B, T]: {advantage.shape}")
+        by = (turns.episode, turns.turn)[: advantage.ndim]
+        fields["advantage"] = [v * m for v, m in zip(advantage[by], masks)]
     return fields
+
+
+def gather(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Lay values of the updates that `batches` made, [accum, rows, L] each, as [W, L].
+
+    W counts the empty rows behind the last one too; `unpack` does not read them.
+    """
+    flat = [np.asarray(part).reshape(-1, part.shape[-1]) for part in parts]
+    return np.stack(flat, axis=1).reshape(-1, flat[0].shape[-1])
 
 
 def shared_heads(turns: Turns) -> Heads:

@@ -21,6 +21,7 @@ state_shardings = state.state_shardings
 make_score = state.make_score
 
 OLD = ("batch", "current")
+AVERAGES = ("tokens", "sequences", "constant")
 
 
 @dataclass(frozen=True)
@@ -31,22 +32,32 @@ class Settings:
     (arXiv 2503.14476). `old` says where the old log-probabilities come from: the
     batch, or "current": the parameters now, for one update per rollout, where both are
     the same and a scoring pass is saved.
+
+    `average` is what the loss counts alike: every token of the batch, or every sequence
+    (gspo's paper), or tokens over a `constant` that does not change from batch to batch
+    (Dr. GRPO's), so that a batch of long episodes weighs more than one of short ones.
+    Sequences are counted alike by the weights in the batch: `packing.from_turns`.
     """
 
+    objective: str = "clip"  # clip | gspo
+    average: str = "tokens"  # tokens | sequences | constant
+    constant: float = 0.0  # for "constant": what sums over an update are divided by
     clip_low: float = 0.2
     clip_high: float = 0.28
     dual_clip: float | None = 3.0
     kl_kind: str = "k2"
     kl_coef: float = 0.01
     entropy_coef: float = 0.001
-    importance_cap: float | None = None  # exp(old - sampler) per token, at most this
+    sampler_cap: float = 0.0  # exp(old - sampler) per token, at most this; 0: 1
     old: str = "batch"
 
     def __post_init__(self):
-        if self.kl_kind not in losses.KL_KINDS:
-            raise ValueError(f"kl_kind: {self.kl_kind}, not {losses.KL_KINDS}")
-        if self.old not in OLD:
-            raise ValueError(f"old: {self.old}, not {OLD}")
+        losses.known(self.objective, "objective", losses.OBJECTIVES)
+        losses.known(self.average, "average", AVERAGES)
+        losses.known(self.kl_kind, "kl_kind", losses.KL_KINDS)
+        losses.known(self.old, "old", OLD)
+        if self.average == "constant" and self.constant <= 0:
+            raise ValueError(f"loss.average: 'constant' wants one: {self.constant}")
 
 
 REFERENCE = Settings(clip_high=0.2, kl_kind="k1")
@@ -82,13 +93,16 @@ def make_update(
             count,
             entropy=entropy,
             sampler_logp=batch.sampler_logp,
+            segments=batch.segment_ids,
+            objective=settings.objective,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
             dual_clip=settings.dual_clip,
             kl_kind=settings.kl_kind,
             kl_coef=settings.kl_coef,
             entropy_coef=settings.entropy_coef,
-            importance_cap=settings.importance_cap,
+            sampler_cap=settings.sampler_cap,
+            constant=settings.constant if settings.average == "constant" else None,
         )
 
     return state.make_update(

@@ -65,9 +65,14 @@ class Weights:
 
     def __post_init__(self):
         if self.diversity_kind not in DIVERSITY:
-            raise ValueError(f"diversity_kind: {self.diversity_kind}, not {DIVERSITY}")
+            raise ValueError(
+                f"reward.diversity_kind: {self.diversity_kind!r}, "
+                f"not one of {', '.join(DIVERSITY)}"
+            )
         if self.anneal_steps < 1:
-            raise ValueError(f"anneal_steps must be at least 1: {self.anneal_steps}")
+            raise ValueError(
+                f"reward.anneal_steps must be at least 1: {self.anneal_steps}"
+            )
 
 
 REFERENCE = Weights(diversity=1.0, diversity_kind="verb_ratio")
@@ -85,8 +90,7 @@ def spam(actions):
     A turn without an action repeats nothing: it is already paid for as invalid.
     """
     xp = actions.__array_namespace__()
-    repeats = (actions[:, 1:] == actions[:, :-1]) & (actions[:, 1:] >= 0)
-    return xp.sum(repeats, axis=1).astype(xp.float32)
+    return xp.sum(_repeats(actions), axis=1).astype(xp.float32)
 
 
 def coverage(verbs, executed):
@@ -175,3 +179,53 @@ def total(episodes, prices, weights, step, *, step_budget, token_budget=None):
         for name, part in parts.items()
     }
     return sum(parts.values()), parts
+
+
+def by_turn(episodes, parts, weights):
+    """Spread each term of `total` over the turns that earned it.
+
+    Args:
+        episodes, weights: as given to `total`.
+        parts: as it returned them.
+
+    Returns:
+        dict of f32[B, T] with the names of `parts`, whose sums over turns are the
+        parts: invalid turns and the paid ones of the repeats pay where they are, and
+        everything else at the last turn, where the end of the episode is known.
+    """
+    xp = episodes.verbs.__array_namespace__()
+    count = episodes.verbs.shape[1]
+    last = xp.arange(count)[None, :] == episodes.turns[:, None] - 1
+    counted = ~episodes.error[:, None]
+    repeats = xp.pad(_repeats(episodes.actions), ((0, 0), (1, 0)))
+    paid = repeats & (xp.cumsum(repeats, axis=1) <= weights.spam_cap)
+    invalid = (episodes.verbs >= 0) & ~episodes.valid
+    where = {
+        "spam": -weights.spam * (paid & counted).astype(xp.float32),
+        "invalid": -weights.invalid * (invalid & counted).astype(xp.float32),
+    }
+    return {
+        name: where.get(name, last * part[:, None]).astype(xp.float32)
+        for name, part in parts.items()
+    }
+
+
+def charge_kl(reward, parts, kl, coef):
+    """Take the distance from the reference out of the reward: k1, one sample of KL.
+
+        R - coef (sum of logp - ref over what the policy wrote)    (arXiv 1909.08593)
+
+    Args:
+        reward, parts: as `total` returned them.
+        kl: f32[B] nats of each episode, 0 for one that broke.
+
+    Returns:
+        (reward, parts with "kl").
+    """
+    charged = -coef * kl.astype(reward.dtype)
+    return reward + charged, parts | {"kl": charged}
+
+
+def _repeats(actions):
+    """Say which actions repeat the one before, bool[B, T - 1]."""
+    return (actions[:, 1:] == actions[:, :-1]) & (actions[:, 1:] >= 0)

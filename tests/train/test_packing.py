@@ -112,6 +112,35 @@ def test_turns_become_fields():
     np.testing.assert_array_equal(batch.sampler_logp, [[0, -1, -2, 0, -3]])
 
 
+def test_an_advantage_by_turn_reaches_its_row():
+    turns = alike()  # rows: turn 0 of episode 0, of 1, turns 1 and 2 of 0
+    table = np.array([[0.5, -1, 2], [4, 9, 9]], np.float32)
+    advantage = packing.from_turns(turns, table)["advantage"]
+    expected = [[0.5], [4, 4], [-1, -1], [2]]
+    for row, mask, want in zip(advantage, turns.response_mask, expected, strict=True):
+        np.testing.assert_array_equal(row[mask], want)
+        assert not row[~mask].any()
+    with pytest.raises(ValueError, match=r"must be \[B\] or \[B, T\]: \(1, 2, 3\)"):
+        packing.from_turns(turns, table[None])
+
+
+def test_sequences_can_weigh_alike():
+    turns = alike()
+    fields = packing.from_turns(turns, np.array([2.0, -1.0]), "sequences")
+    assert [row.sum() for row in fields["weight"]] == [1, 1, 1, 1]
+    np.testing.assert_array_equal(fields["weight"][1], [0, 0.5, 0.5])
+    np.testing.assert_array_equal(fields["advantage"][1], [0, -1, -1])
+
+
+@pytest.mark.parametrize("rows, accum", [(1, 2), (3, 1), (4, None)])
+def test_gather_undoes_batches(rows, accum):
+    batch = packing.pack(ragged(6, 5, 4, 3, 6), 6).batch
+    parts = packing.batches(batch, rows, accum)
+    whole = packing.gather([part.tokens for part in parts])
+    np.testing.assert_array_equal(whole[: len(batch.tokens)], batch.tokens)
+    assert not whole[len(batch.tokens) :].any()
+
+
 def alike():
     """Three turns of an episode that begin with 1 2 3 4, and a row of its own."""
     tokens = [[1, 2, 3, 4, 5, 6], [9, 8, 7], [1, 2, 3, 4, 5, 7, 8], [1, 2, 3, 4, 6, 9]]

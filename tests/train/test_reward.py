@@ -130,6 +130,49 @@ def test_an_error_earns_nothing():
     assert total == [0] and all(part == [0] for part in parts.values())
 
 
+@pytest.mark.parametrize("run", [lambda f: f, jax.jit], ids=["numpy", "jit"])
+def test_terms_are_spread_over_the_turns_that_earned_them(run):
+    # Episode 0 repeats at turns 1, 2 and 3, two of them paid for, and is invalid at
+    # turn 2; it wins at turn 3. Episode 1 is over after a turn. Episode 2 broke.
+    weights = reward.Weights(spam_cap=2)
+    episodes = outcomes(
+        [INC] * 4,
+        [DEC],
+        [INC, INC],
+        won=[True, False, True],
+        invalid=[(0, 2), (2, 0)],
+        error=[False, False, True],
+    )
+    _, parts = reward.total(episodes, reward.PRICES, weights, 0, step_budget=10)
+
+    def spread(episodes, parts):
+        return reward.by_turn(episodes, parts, weights)
+
+    paid = run(spread)(episodes, parts)
+    assert set(paid) == set(parts)
+    nothing = [0] * 5
+    rows = {
+        "success": [0, 0, 0, 10, 0],
+        "efficiency": [0, 0, 0, 0.6, 0],
+        "spam": [0, -0.1, -0.1, 0, 0],
+        "invalid": [0, 0, -0.1, 0, 0],
+    }
+    for name, row in rows.items():
+        np.testing.assert_allclose(paid[name], [row, nothing, nothing], atol=1e-6)
+    for name, part in parts.items():
+        np.testing.assert_allclose(paid[name].sum(axis=1), part, atol=1e-6)
+
+
+def test_the_distance_from_the_reference_is_charged():
+    # .1 x 3 nats and .1 x -1 nat
+    total, parts = np.array([10, 0], np.float32), {"success": np.array([10, 0])}
+    kl = np.array([3, -1], np.float32)
+    charged, more = reward.charge_kl(total, parts, kl, 0.1)
+    np.testing.assert_allclose(charged, [9.7, 0.1], rtol=1e-6)
+    np.testing.assert_allclose(more["kl"], [-0.3, 0.1], rtol=1e-6)
+    assert list(parts) == ["success"] and charged.dtype == np.float32
+
+
 def test_settings_are_checked():
     with pytest.raises(ValueError, match="diversity_kind"):
         reward.Weights(diversity_kind="entropy")

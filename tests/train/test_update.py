@@ -78,6 +78,18 @@ def makers():
         "policy_gradient": functools.partial(
             policy_gradient.make_update, logprobs, transformation(), settings
         ),
+        "gspo": functools.partial(
+            policy_gradient.make_update,
+            logprobs,
+            transformation(),
+            dataclasses.replace(
+                settings,
+                objective="gspo",
+                average="constant",
+                constant=100.0,
+                sampler_cap=1.2,
+            ),
+        ),
     }
 
 
@@ -100,7 +112,7 @@ def same(got, want, atol=1e-5):
     )
 
 
-KINDS = pytest.mark.parametrize("kind", ["sft", "policy_gradient"])
+KINDS = pytest.mark.parametrize("kind", ["sft", "policy_gradient", "gspo"])
 
 
 @KINDS
@@ -156,6 +168,7 @@ def placed(mesh):
         ("policy_gradient", 4, 2, 1),
         ("policy_gradient", 2, 4, 2),
         ("sft", 4, 2, 2),
+        ("gspo", 4, 2, 2),
     ],
 )
 def test_sharded_update_equals_one_device(kind, fsdp, tp, accum):
