@@ -46,7 +46,12 @@ def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
             if folder.is_file():
                 raise ValueError(f"--workdir: {folder} is a file, not a folder")
             check(config.value, needs)
-            hosts.start(hosts.Settings(**config.value.get("distributed", {})))
+            settings = hosts.Settings(**config.value.get("distributed", {}))
+            if settings.init != "none" and stage not in JOBS:
+                raise ValueError(f"distributed.init: {stage} runs in one process")
+            hosts.start(settings)
+            if stage in JOBS:
+                hosts.heed_sigterm()
             metrics.log_to_stderr()
             with _entered(config.value, folder, stage):
                 run(config.value, str(folder))
@@ -113,6 +118,8 @@ FREE = (
     "train.check_every",
     "optim.steps",
 )
+# What may be several processes, and saves when it is asked to end.
+JOBS = ("train_sft", "train_rl")
 RESULTS = ("checkpoints", "collect.json", "summary.json")
 
 

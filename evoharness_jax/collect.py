@@ -20,7 +20,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from evoharness_jax import build, cli, metrics
+from evoharness_jax import build, cli, hosts, metrics
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.consolidators import EpisodeEvidence
 from evoharness_jax.experience.evolve import evolve
@@ -109,13 +109,19 @@ def _play(number, config, domain, setting, version, policy, tokens, tasks, workd
                 batch=batch,
                 first_uid=number * PASS_UIDS + at,
                 tokens=tokens,
-                on_episode=lambda record: done(record["won"]),
+                on_episode=partial(_count, done),
                 version=version.name,
             )
             with path.open("a") as file:
                 file.writelines(json.dumps(r) + "\n" for r in played.records)
             records += played.records
     return records
+
+
+def _count(done, record: dict) -> None:
+    done(record["won"])
+    if hosts.asked_to_stop():  # the waves that are written are not lost
+        raise hosts.Stopped
 
 
 def teacher(domain, noise: float, think: bool) -> policies.Policy:

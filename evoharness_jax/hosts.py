@@ -74,8 +74,6 @@ def start(settings: Settings) -> None:
     _Job.settings = settings
     if settings.init != "none":
         _join(settings)
-    # Behind JAX's own handler, which would only take note.
-    signal.signal(signal.SIGTERM, lambda *_: _Job.stop.set())
 
 
 def _join(settings: Settings) -> None:
@@ -119,6 +117,14 @@ def _check(settings: Settings) -> None:
             f"distributed.process must lie below distributed.processes = "
             f"{settings.processes}: {settings.process}"
         )
+
+
+def heed_sigterm() -> None:
+    """Take SIGTERM as the wish to stop; for what asks `stopping` at every step.
+
+    After `start`: JAX has a handler of its own, which only takes note.
+    """
+    signal.signal(signal.SIGTERM, lambda *_: _Job.stop.set())
 
 
 def index() -> int:

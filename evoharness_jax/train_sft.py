@@ -39,10 +39,8 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     parameters.spec(config)
     build.optimiser(config)
     folder = config.data.episodes or str(Path(workdir) / "collect")
-    if not config.data.episodes and hosts.leads():
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        collect.run(config, folder)
-    hosts.meet("collected", patient=True)
+    if not config.data.episodes:
+        _collect(config, folder)
     records = _usable(config, collect.last_episodes(folder), folder)
     texts = (text for record in records for text in examples.texts(record))
     model = build.model(config, workdir, texts)
@@ -118,6 +116,19 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
             metrics.log.info("asked to stop: step %d is saved", done)
             raise hosts.Stopped
     return last
+
+
+def _collect(config: ConfigDict, folder: str) -> None:
+    """Let the leading process collect; the others wait."""
+    stopped = False
+    if hosts.leads():
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        try:
+            collect.run(config, folder)
+        except hosts.Stopped:
+            stopped = True
+    if any(hosts.gather("collected", stopped, patient=True)):
+        raise hosts.Stopped
 
 
 def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:
