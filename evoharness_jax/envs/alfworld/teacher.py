@@ -21,7 +21,7 @@ from evoharness_jax.envs.alfworld.goals import LOOK, TWO
 from evoharness_jax.envs.alfworld.mind import Mind
 from evoharness_jax.envs.alfworld.read import CLOSABLE
 from evoharness_jax.envs.domain import Sight
-from evoharness_jax.types import COMMIT, META_VERBS, NOTE, RECALL, TRACK
+from evoharness_jax.types import COMMIT, ENV, META_VERBS, NOTE, RECALL, TRACK
 
 Decision = tuple[str, str]  # thought, action
 # How to make a thing so, and where.
@@ -32,7 +32,7 @@ MAKE = {
 }
 IN_MIND = 6  # last actions that a prompt shows
 SEARCHED = 6  # places after which a search has lost count
-TRACKS = 5  # of one episode
+TRACKS = 8  # of one episode
 STUBBORN = 0.3  # of mistakes behind a refusal: the same again
 LATE = 40  # turns after which no more are spent on tools
 
@@ -90,7 +90,11 @@ def _remember(mind: Mind) -> Decision | None:
 
 
 def _look_up(mind: Mind) -> Decision | None:
-    """Track what is needed and out of sight, or what is left of a long search."""
+    """Track what is needed and out of sight, or what is left of a search.
+
+    That is asked where a search is long, and where one of its steps was refused: who
+    goes where nothing is has lost count.
+    """
     verbs = [verb for _, verb, _ in mind.past]
     if verbs.count(TRACK) >= TRACKS or verbs[-1:] == [TRACK]:
         return None
@@ -98,7 +102,8 @@ def _look_up(mind: Mind) -> Decision | None:
         since = 0
         for text, verb, _ in mind.past:
             since = 0 if verb == TRACK else since + text.startswith("go to ")
-        if since < SEARCHED or len(mind.unexplored) < 2:
+        refused = any(verb == ENV and tag for _, verb, tag in mind.past[-1:])
+        if (since < SEARCHED and not refused) or len(mind.unexplored) < 2:
             return None
         return f"Where have I not looked for a {kind}?", "track [unexplored]"
     thing = mind_.needed(mind)

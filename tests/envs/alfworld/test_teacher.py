@@ -167,6 +167,18 @@ def test_it_tracks_the_second_of_two_and_leaves_the_first_alone():
     assert play.next() == move
 
 
+def test_it_asks_what_is_left_where_a_step_of_its_search_was_refused():
+    play = Play("put a pen in desk", ["pen: sofa"])
+    play.do("commit [find pen]")
+    play.do("recall [pen]")
+    play.expect("go to sofa 1", *at("sofa 1"))
+    play.do("go to sofa 2", "Nothing happens.", valid=False)
+    play.expect("track [unexplored]")
+    play.do("go to sofa 2", "Nothing happens.", valid=False)
+    play.expect("track [unexplored]")
+    assert play.next().startswith("go to ")  # not twice for one refusal
+
+
 def test_it_puts_down_what_nobody_asked_for():
     play = Play("put a pen in desk")
     play.do("commit [find pen]")
