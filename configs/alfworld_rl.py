@@ -83,6 +83,7 @@ def get_config(arg: str = ""):
     data.share_heads = config.model.attention != "splash"
     data.rows = 2  # packed rows of a microbatch; as many as it takes make an update
     data.updates = 1  # updates a rollout is split into
+    data.sample = 1.0  # share of the training rows that are learned from, drawn anew
 
     config.optim = common.optim(lr=1e-4, steps=150, warmup=0, schedule="constant")
     config.train = train = common.ConfigDict()

@@ -30,14 +30,15 @@ def get_config(arg: str = ""):
     data.held_out = 0.05  # share of episodes kept for the held-out loss
     # Weight of a prompt's token, beside 1 for a response's: a model from scratch learns
     # from what it reads how names are copied.
-    data.prompt_weight = 0.0 if common.is_qwen(args) else 0.05
+    data.prompt_weight = 0.0 if common.is_qwen(args) else 0.3
     data.length = max(1024, config.model.context)  # ids of a packed row
     # Turns of an episode compute what they begin with once; splash cannot.
     data.share_heads = config.model.attention != "splash"
     data.rows = 2  # packed rows of a microbatch; few: on CPU, memory is the cost
     data.accum = 4  # microbatches of an update
 
-    config.optim = common.optim(lr=2e-3, steps=600, warmup=30, schedule="cosine")
+    # More than that, and a model that begins with heads that copy unlearns them.
+    config.optim = common.optim(lr=1e-3, steps=600, warmup=30, schedule="cosine")
     config.train = train = common.ConfigDict()
     train.log_every = 10  # updates between lines of metrics
     train.check_every = 100  # updates between held-out losses

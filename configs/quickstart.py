@@ -6,6 +6,7 @@
 """
 
 from configs import alfworld_eval, alfworld_rl, alfworld_sft
+from evoharness_jax.types import META_VERBS
 
 BATCH = 32  # episodes under way at once
 
@@ -24,11 +25,16 @@ def _rl():
     config.rollout.group = 6
     config.rollout.batch = BATCH
     config.data.length = 2048
-    config.advantage.scale = 0.1  # a call, a turn of fifty, is 0.2 of an advantage
+    config.data.sample = 0.4  # an update costs what the rollout does
+    # A whole budget is worth a win, and a call two turns: what a few updates can tell.
+    config.reward.efficiency = 10.0
+    for verb in META_VERBS:
+        config.reward.prices[verb] = 2.0
+    config.advantage.scale = 2.0
     config.reward.anneal_steps = 1  # the verbs are known: no bonus for trying them
     config.loss.kl_coef = 0.0  # so few updates stay near without a reference
-    config.optim.lr = 2e-4
-    config.optim.steps = 8
+    config.optim.lr = 6e-4
+    config.optim.steps = 10
     config.train.evaluate_every = 0  # before and after are enough
     config.checkpoint.every = 2
     return config
@@ -42,9 +48,8 @@ def _evaluate():
 
 def _sft():
     config = alfworld_sft.get_config()
-    config.collect.noise = 0.12  # detours, refused commands, poor guesses
+    config.collect.noise = 0.2  # detours, refused commands, poor guesses
     config.data.length = 2048
     config.data.rows = 1
-    config.optim.steps = 1800
-    config.optim.warmup = 50
+    config.optim.steps = 1200
     return config

@@ -35,19 +35,17 @@ def learn(
     Args:
         parts: of the run, `train_rl.Parts`.
     """
-    episodes = outcomes(played)
+    episodes, turns = outcomes(played), drawn(config, played.turns, step)
     begun = time.monotonic()
     kl, scored = None, None
     if kl_in_reward(config):
-        packed, scored = _scored(config, parts, state.params, played.turns)
-        kl = _distance(packed, scored, played.turns, episodes)
+        packed, scored = _scored(config, parts, state.params, turns)
+        kl = _distance(packed, scored, turns, episodes)
     anchor = None
     if config.advantage.estimator == "gigpo":
         anchor = anchors(played.records, config.rollout.group, episodes.verbs.shape[1])
     _, _, advantage, numbers = judge(config, episodes, step, anchor=anchor, kl=kl)
-    packed, scored = _scored(
-        config, parts, state.params, played.turns, advantage, scored
-    )
+    packed, scored = _scored(config, parts, state.params, turns, advantage, scored)
     numbers["time/score"] = time.monotonic() - begun
     begun = time.monotonic()
     for batch in scored:
@@ -56,10 +54,29 @@ def learn(
     numbers["time/update"] = time.monotonic() - begun
     numbers["data/fill"] = packed.fill
     numbers["data/reuse"] = packed.reuse
-    numbers["data/tokens"] = sum(len(row) for row in played.turns.tokens)
+    numbers["data/tokens"] = sum(len(row) for row in turns.tokens)
     numbers["env/invalid"] = (~episodes.valid & (episodes.verbs >= 0)).sum(1).mean()
     numbers |= {f"time/{phase}": s for phase, s in played.seconds.items()}
     return state, _averaged(numbers)
+
+
+def drawn(config: ConfigDict, turns: Turns, step: int) -> Turns:
+    """Return the turns to learn from: a share of them, named by (seed, step, process).
+
+    The mean over a random share is that over all, with more noise and less work.
+    """
+    if config.data.sample == 1:
+        return turns
+    count = len(turns.tokens)
+    rng = np.random.default_rng((config.seed, step, hosts.index()))
+    kept = max(1, round(config.data.sample * count))
+    chosen = np.sort(rng.permutation(count)[:kept])
+    return Turns(
+        *(
+            [field[i] for i in chosen] if isinstance(field, list) else field[chosen]
+            for field in turns
+        )
+    )
 
 
 def _scored(config, parts, params, turns: Turns, advantage=None, before=None):

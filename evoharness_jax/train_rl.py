@@ -368,6 +368,8 @@ def _write_lines(path: Path, records: list[dict]) -> None:
 def _check(config: ConfigDict) -> None:
     judging.check(config)
     loss_settings(config)
+    if not 0 < config.data.sample <= 1:
+        raise ValueError(f"data.sample must lie in (0, 1]: {config.data.sample}")
     if config.rollout.temperature <= 0:
         raise ValueError(
             "rollout.temperature: a greedy rollout has nothing to compare; it must be "

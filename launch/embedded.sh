@@ -5,8 +5,9 @@
 #
 # GAMES holds the real training games; 2,000 homes are made beside them. The teacher errs
 # on purpose (detours, refused commands, slips of a number, the same mistake again), and
-# is never learned from where it errs. Then three times the student plays, and the teacher says
-# at every turn what would have been right. Killed and started again, it goes on.
+# is never learned from where it errs. Then twice the student plays, greedily, and the
+# teacher says at every turn what would have been right. Killed and started again, it
+# goes on.
 set -euo pipefail
 
 case ${1:-} in
@@ -39,23 +40,21 @@ collect() { # FOLDER SETTINGS
   run collect --config=configs/quickstart.py:sft --workdir="$work/$1" \
     --config.collect.batch=64 "${@:2}"
 }
-corrected() { # FOLDER STUDENT GAMES SHARE
-  collect "$1" --config.collect.student="$work/$2" --config.collect.games="$3" \
-    --config.collect.student_share="$4" --config.collect.passes=1
+corrected() { # FOLDER STUDENT
+  collect "$1" --config.collect.student="$work/$2" --config.collect.games=512 \
+    --config.collect.student_share=1.0 --config.collect.student_temperature=0.0 \
+    --config.collect.passes=1
 }
-teacher=$work/teacher one=$work/corrected-1 two=$work/corrected-2 three=$work/corrected-3
-all=(--config.data.only_won=False --config.data.prompt_weight=0.02)
+again() { # FOLDER EPISODES STEPS LR START
+  sft "$1" "$2" "$3" "$4" --config.model.init="$work/$5" \
+    --config.data.only_won=False --config.data.prompt_weight=0.05
+}
+teacher=$work/teacher one=$work/corrected-1 two=$work/corrected-2
 
-collect teacher-little --config.collect.noise=0.12
-sft sft-1 "$work/teacher-little" 1800 2e-3 --config.data.prompt_weight=0.0
-collect teacher --config.collect.noise=0.2
-corrected corrected-1 sft-1 600 0.7
-sft sft-2 "$teacher" 750 1.5e-3 --config.model.init="$work/sft-1"
-corrected corrected-2 sft-2 700 0.8
-sft sft-3 "$teacher:$one:$one:$one" 300 1.2e-3 "${all[@]}" \
-  --config.model.init="$work/sft-2"
-sft sft-4 "$teacher:$one:$two:$one:$two:$one:$two" 860 1.3e-3 "${all[@]}" \
-  --config.model.init="$work/sft-3"
-corrected corrected-3 sft-4 600 0.9
-sft sft-5 "$three:$three:$two:$one" 430 1e-3 "${all[@]}" --config.model.init="$work/sft-4"
-run export --run "$work/sft-5" --out "$work/embedded-sft" --dtype bfloat16
+collect teacher
+sft sft-1 "$teacher" 1200 1e-3
+corrected corrected-1 sft-1
+again sft-2 "$teacher:$one:$one:$one:$one:$one" 500 8e-4 sft-1
+corrected corrected-2 sft-2
+again sft-3 "$teacher:$two:$two:$two:$two" 450 1e-3 sft-2
+run export --run "$work/sft-3" --out "$work/embedded-sft" --dtype bfloat16
