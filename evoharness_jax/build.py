@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,7 +23,7 @@ from evoharness_jax.bpe.workspace import Rules
 from evoharness_jax.envs.domain import Domain, Task
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
-from evoharness_jax.models import qwen3, template, vocabulary, weights
+from evoharness_jax.models import narrow, qwen3, template, vocabulary, weights
 from evoharness_jax.models import tokens as tokens_
 from evoharness_jax.models.tokens import Tokens
 from evoharness_jax.parameters import EMBEDDED, Trained, located, model_facts
@@ -31,7 +32,7 @@ from evoharness_jax.rollout import policies
 from evoharness_jax.rollout.loop import Setting
 from evoharness_jax.rollout.prompt import Style
 from evoharness_jax.rollout.sampling import Sampling
-from evoharness_jax.train import optim
+from evoharness_jax.train import optim, state
 
 # A model of a shape's kind that any machine trains: vocabulary and structure stay.
 NARROW = {
@@ -267,6 +268,10 @@ def logprobs(shape: qwen3.Config, chunk: int, temperature: float = 1.0, join=Non
     """
 
     def score(params, tokens, positions, segment_ids, parents, *frozen):
+        if shape.attention == "splash":
+            # A batch names every segment's parent, itself if it has none: splash
+            # sees none, and `shared_heads` has made sure that there are none.
+            parents = None
         return qwen3.logprobs(
             join(params, *frozen) if join else params,
             shape,
@@ -279,6 +284,19 @@ def logprobs(shape: qwen3.Config, chunk: int, temperature: float = 1.0, join=Non
         )
 
     return score
+
+
+def differentiated(
+    shape: qwen3.Config, trained: Trained
+) -> state.Differentiated | None:
+    """Return what an update differentiates by: see `models.narrow`.
+
+    None, the parameters, where they are an adapter or have the compute dtype.
+    """
+    if trained.frozen or shape.dtype == shape.param_dtype:
+        return None
+    dtype = jax.numpy.dtype(shape.dtype)
+    return state.Differentiated(partial(narrow.stand_ins, dtype=dtype), narrow.lend)
 
 
 def shared_heads(config: ConfigDict, shape: qwen3.Config) -> bool:

@@ -28,7 +28,7 @@ def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
     Exits with 1 and one line on a ValueError or OSError, which is what our own checks
     raise. `needs` are the config sections that the stage reads.
     """
-    _let_configs_import_each_other(sys.argv)
+    let_configs_import_each_other(sys.argv)
     config = config_flags.DEFINE_config_file(
         "config", None, "FILE.py[:argument,argument=value]", lock_config=True
     )
@@ -64,7 +64,7 @@ def main(run: Callable, stage: str, needs: tuple[str, ...]) -> None:
         finally:
             hosts.leave(failure)
 
-    app.run(start, flags_parser=_parse)
+    app.run(start, flags_parser=parse)
 
 
 def _keep_compilations() -> None:
@@ -225,9 +225,10 @@ def _alone(folder: Path):
         yield
 
 
-def _parse(argv):
+def parse(argv, values: flags.FlagValues = flags.FLAGS):
+    """Parse flags; exit with one line that names what is wrong with them."""
     try:
-        return flags.FLAGS(argv)
+        return values(argv)
     except flags.Error as error:
         words = str(error)
         if "Traceback" in words:  # raised inside the config file
@@ -262,7 +263,7 @@ def _fail(error: Exception, folder: Path) -> None:
     sys.exit(f"error: {error}{where}")
 
 
-def _let_configs_import_each_other(argv: list[str]) -> None:
+def let_configs_import_each_other(argv: list[str]) -> None:
     """Config files say `from configs import common`, from wherever they are called."""
     for here, word in enumerate(argv):
         if word.startswith("--config="):

@@ -20,7 +20,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 AXES = ("fsdp", "tp")
 
-# Training. A rollout mesh that keeps whole rows of weights replaces "embed" by None.
+# Training.
 RULES: dict[str, str | None] = {
     "batch": "fsdp",
     "length": None,
@@ -33,6 +33,8 @@ RULES: dict[str, str | None] = {
     "vocab": "tp",
     "norm": None,
 }
+# A rollout, which reads every weight for every token: only tp cuts them.
+ROLLOUT = RULES | {"embed": None}
 
 
 def make(

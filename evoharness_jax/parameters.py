@@ -202,18 +202,43 @@ def trained(
     """Say what a run trains, and make the adapter if it is one."""
     wanted = spec(config)
     if wanted is None:
-        axes = qwen3.logical_axes(shape)
-        return Trained(source.params, axes, (), (), lambda params: params, None)
+        return _trained(config, shape, mesh, source, source.params)
     axes = lora.logical_axes(shape, wanted)
     where = mesh_.shardings(mesh, axes, lora.shapes(shape, wanted))
     draw = jax.jit(
         lambda key: lora.init(key, shape, wanted),
         out_shardings=where,
     )
+    adapter = draw(jax.random.fold_in(jax.random.key(config.seed), 2))
+    return _trained(config, shape, mesh, source, adapter)
+
+
+def abstract(
+    config: ConfigDict, shape: qwen3.Config, mesh: Mesh
+) -> tuple[Any, Trained]:
+    """Return a model's parameters and what a run trains, as ShapeDtypeStructs.
+
+    They say where everything lies and hold nothing: for programs that are compiled
+    only, whose mesh may be of devices that are not there.
+    """
+    params = placed(qwen3.shapes(shape), shardings(shape, mesh))
+    changed, wanted = params, spec(config)
+    if wanted is not None:
+        shapes = lora.shapes(shape, wanted)
+        where = mesh_.shardings(mesh, lora.logical_axes(shape, wanted), shapes)
+        changed = placed(shapes, where)
+    return params, _trained(config, shape, mesh, Source(params, ""), changed)
+
+
+def _trained(config, shape, mesh, source, params):
+    wanted = spec(config)
+    if wanted is None:
+        axes = qwen3.logical_axes(shape)
+        return Trained(params, axes, (), (), lambda params: params, None)
     init = config.model.init
     return Trained(
-        params=draw(jax.random.fold_in(jax.random.key(config.seed), 2)),
-        axes=axes,
+        params=params,
+        axes=lora.logical_axes(shape, wanted),
         frozen=(source.params,),
         frozen_shardings=(shardings(shape, mesh),),
         join=lambda adapter, base: lora.attach(base, adapter, wanted),

@@ -71,6 +71,17 @@ class Parts(NamedTuple):
     facts: dict
 
 
+class Programs(NamedTuple):
+    """What a run computes with; see `train.policy_gradient` and `train.state`."""
+
+    tx: Any
+    where: TrainState  # shardings
+    shapes: TrainState  # ShapeDtypeStructs
+    update: Any
+    score: Any
+    score_base: Any  # of the policy that the run began with
+
+
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
     """Train; return the last step's metrics."""
     _check(config)
@@ -166,7 +177,8 @@ def loss_settings(config: ConfigDict, old: str = "batch") -> policy_gradient.Set
     return policy_gradient.Settings(**settings, constant=constant, old=old)
 
 
-def _assemble(config: ConfigDict, model: build.Model):
+def programs(config: ConfigDict, model: build.Model) -> Programs:
+    """Make what a run computes with, from shapes alone: nothing is compiled yet."""
     tx, schedule = build.optimiser(config)
     temperature = config.rollout.temperature
     learner, chunk = model.trained, config.train.logprob_chunk
@@ -189,9 +201,24 @@ def _assemble(config: ConfigDict, model: build.Model):
     # With one update per rollout the old policy is the current one.
     old = "current" if config.data.updates == 1 else "batch"
     settings = loss_settings(config, old)
+    update = policy_gradient.make_update(
+        logprobs,
+        tx,
+        settings,
+        model.mesh,
+        where,
+        schedule=schedule,
+        by=build.differentiated(model.config, learner),
+        **beside,
+    )
+    return Programs(tx, where, shapes, update, score, score_base)
+
+
+def _assemble(config: ConfigDict, model: build.Model):
+    made = programs(config, model)
     domain = build.domain(config)
     batch = min(config.rollout.batch, domain.capacity)
-    sampling = Sampling(temperature, 0, config.rollout.top_p)
+    sampling = Sampling(config.rollout.temperature, 0, config.rollout.top_p)
     parts = Parts(
         domain=domain,
         tasks=domain.tasks(config.rollout.split),
@@ -200,14 +227,12 @@ def _assemble(config: ConfigDict, model: build.Model):
         model=model,
         engine=build.engine(config, model, batch, sampling),
         playing=sync.rollout_mesh(config.rollout.tp) if model.mesh.size > 1 else None,
-        update=policy_gradient.make_update(
-            logprobs, tx, settings, model.mesh, where, schedule=schedule, **beside
-        ),
-        score=score,
-        score_base=score_base,
+        update=made.update,
+        score=made.score,
+        score_base=made.score_base,
         facts=build.model_facts(model.config),
     )
-    return parts, tx, where
+    return parts, made.tx, made.where
 
 
 def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout | None:

@@ -9,11 +9,13 @@ again continues with the same batches and ends with the same bits.
 
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import optax
 from ml_collections import ConfigDict
 
 from evoharness_jax import (
@@ -30,6 +32,16 @@ from evoharness_jax.rollout import examples
 from evoharness_jax.rollout import stream as stream_
 from evoharness_jax.train import packing, sft, state
 from evoharness_jax.types import Batch, TrainState
+
+
+class Programs(NamedTuple):
+    """What a run computes with; see `train.sft` and `train.state`."""
+
+    tx: optax.GradientTransformation
+    where: TrainState  # shardings
+    shapes: TrainState  # ShapeDtypeStructs
+    update: Callable
+    score: Callable
 
 
 def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
@@ -61,19 +73,7 @@ def run(config: ConfigDict, workdir: str) -> dict[str, Any]:
         packed.reuse,
     )
 
-    tx, schedule = build.optimiser(config)
-    logprobs = build.logprobs(
-        model.config, config.train.logprob_chunk, join=learner.join
-    )
-    shapes = jax.eval_shape(
-        lambda p: sft.make_state(p, tx, jax.random.key(0)), learner.params
-    )
-    where = sft.state_shardings(model.mesh, learner.axes, shapes)
-    beside = {"frozen_shardings": learner.frozen_shardings}
-    update = sft.make_update(
-        logprobs, tx, model.mesh, where, schedule=schedule, **beside
-    )
-    score = state.make_score(logprobs, model.mesh, where.params, stacked=True, **beside)
+    tx, where, _, update, score = programs(config, model)
     begin = jax.jit(
         lambda p: sft.make_state(p, tx, jax.random.key(config.seed)),
         out_shardings=where,
@@ -129,6 +129,35 @@ def _collect(config: ConfigDict, folder: str) -> None:
             stopped = True
     if any(hosts.gather("collected", stopped, patient=True)):
         raise hosts.Stopped
+
+
+def programs(config: ConfigDict, model: build.Model) -> Programs:
+    """Make what a run computes with, from shapes alone: nothing is compiled yet."""
+    learner = model.trained
+    tx, schedule = build.optimiser(config)
+    logprobs = build.logprobs(
+        model.config, config.train.logprob_chunk, join=learner.join
+    )
+    shapes = jax.eval_shape(
+        lambda p: sft.make_state(p, tx, jax.random.key(0)), learner.params
+    )
+    where = sft.state_shardings(model.mesh, learner.axes, shapes)
+    beside = {"frozen_shardings": learner.frozen_shardings}
+    return Programs(
+        tx,
+        where,
+        shapes,
+        sft.make_update(
+            logprobs,
+            tx,
+            model.mesh,
+            where,
+            schedule=schedule,
+            by=build.differentiated(model.config, learner),
+            **beside,
+        ),
+        state.make_score(logprobs, model.mesh, where.params, stacked=True, **beside),
+    )
 
 
 def next_batch(packed: Batch, config: ConfigDict, step: int) -> Batch:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from evoharness_jax.mesh import constrain
+from evoharness_jax.models import narrow
 from evoharness_jax.models.attention import IMPLEMENTATIONS, Cache, attend, write
 from evoharness_jax.models.rope import Scaling, angles, rope
 
@@ -148,13 +149,17 @@ class Block(nn.Module):
     config: Config
 
     @nn.compact
-    def __call__(self, carry, turns, mask, slots, layer):
+    def __call__(self, carry, turns, mask, slots, one, layer):
         x, cache = carry
         c = self.config
         D, H, K, E, F = c.width, c.heads, c.kv_heads, c.head_dim, c.mlp
 
         def weight(name, shape, axes, residual=False):
-            return _param(self, name, shape, axes, _normal(c, residual)).astype(c.dtype)
+            own = _param(self, name, shape, axes, _normal(c, residual))
+            if self.has_variable(narrow.KEY, name):
+                standing = self.get_variable(narrow.KEY, name)
+                return narrow.cast_for(own, one, standing)
+            return narrow.cast(own, one, jnp.dtype(c.dtype))
 
         def norm(name, size, y):
             scale = _param(self, name, (size,), ("norm",), nn.initializers.ones)
@@ -224,15 +229,16 @@ class Decoder(nn.Module):
             block = nn.remat(Block, policy=REMAT[c.remat], prevent_cse=False)
         layers = nn.scan(
             block,
-            variable_axes={"params": 0, "lora": 0},
+            variable_axes={"params": 0, "lora": 0, narrow.KEY: 0},
             split_rngs={"params": True},
-            in_axes=(nn.broadcast, nn.broadcast, nn.broadcast, 0),
+            in_axes=(*(nn.broadcast,) * 4, 0),
             length=c.layers,
             unroll=c.unroll,
             metadata_params={nn.PARTITION_NAME: "layers"},
         )(c, name="layers")
         turns = angles(positions, c.head_dim, c.rope_theta, c.rope_scaling)
+        one = narrow.unit(positions)
         index = jnp.arange(c.layers, dtype=jnp.int32)
-        (x, cache), _ = layers((x, cache), turns, mask, slots, index)
+        (x, cache), _ = layers((x, cache), turns, mask, slots, one, index)
         scale = _param(self, "norm", (c.width,), ("norm",), nn.initializers.ones)
         return _rms(x, scale, c.rms_eps), cache

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from evoharness_jax.mesh import constrain
-from evoharness_jax.models import lora
+from evoharness_jax.models import lora, narrow, scores
 from evoharness_jax.models.attention import CACHE_AXES, Cache, Mask
 from evoharness_jax.models.decoder import CONFIGS, Config, Decoder
 
@@ -78,10 +78,11 @@ def param_count(config: Config) -> int:
 
 
 def _variables(params):
-    """Split params into Flax's collections: the weights, and a LoRA adapter's."""
-    if lora.KEY not in params:
-        return {"params": params}
-    return {"params": lora.detach(params), "lora": {"layers": params[lora.KEY]}}
+    """Split params into Flax's collections: the weights, and what lies beside them."""
+    beside = (lora.KEY, narrow.KEY)
+    found = {name: {"layers": params[name]} for name in beside if name in params}
+    weights = {name: leaf for name, leaf in params.items() if name not in beside}
+    return {"params": weights, **found}
 
 
 def _derived(tokens, positions, segment_ids, parents):
@@ -193,22 +194,10 @@ def logprobs(
     before = jnp.pad(jnp.roll(h, 1, axis=1), (*pad, (0, 0)))
     target = jnp.pad(tokens, pad)
 
-    @jax.checkpoint
-    def score(h, target):
-        # The head is cast in here: its gradient then sums over chunks in its own dtype.
-        logits = _logits(params, config, h) / temperature
-        table = jax.nn.log_softmax(logits, axis=-1)
-        # A masked sum, not a gather: its gradient is a select instead of a scatter,
-        # and a vocabulary split over tp stays where it is.
-        hit = jnp.arange(logits.shape[-1], dtype=jnp.int32) == target[..., None]
-        chosen = jnp.sum(jnp.where(hit, table, 0.0), axis=-1)
-        return chosen, -jnp.sum(jnp.exp(table) * table, axis=-1)
-
-    def split(x):
-        return x.reshape(B, steps, chunk, *x.shape[2:]).swapaxes(0, 1)
-
-    scores = jax.lax.map(lambda xs: score(*xs), (split(before), split(target)))
-    logp, entropy = (x.swapaxes(0, 1).reshape(B, -1)[:, :L] for x in scores)
+    head = params["embed" if config.tie_embeddings else "head"]
+    logp, entropy = (
+        x[:, :L] for x in scores.scores(before, head, target, chunk, temperature)
+    )
     if segment_ids is None:
         segment_ids = jnp.ones_like(tokens)
     scored = _continues(segment_ids) & (segment_ids != 0)

@@ -120,7 +120,7 @@ def answer(
             count[row] = min(len(ids), width)
             block[row, : count[row]] = ids[:width]
             new[row] = ids[width:]
-        rows.cache, fresh = _extend(engine, params, rows.cache, block, start, count)
+        rows.cache, fresh = extend(engine, params, rows.cache, block, start, count)
         logits = jnp.where((count > 0)[:, None], fresh, logits)
         start = start + count
         rows.computed += engine.rows * width
@@ -129,7 +129,7 @@ def answer(
     for row in prompts:
         live[row] = True
         uid[row], turn[row] = episodes[row]
-    rows.cache, ids, logp, raw, count, steps = _generate(
+    rows.cache, ids, logp, raw, count, steps = generate(
         engine, params, rows.cache, logits, start, live, run_key, uid, turn
     )
     ids, logp, raw, count = jax.device_get((ids, logp, raw, count))
@@ -151,12 +151,25 @@ def _shared(held: list[int], prompt: list[int]) -> int:
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _extend(engine: Engine, params, cache, block, start, count):
+def extend(engine: Engine, params, cache, block, start, count):
+    """Append block int32[B, T]: `qwen3.extend`, jitted; the cache is donated."""
     return qwen3.extend(params, engine.config, cache, block, start, count)
 
 
 @partial(jax.jit, static_argnums=0, donate_argnums=2)
-def _generate(engine: Engine, params, cache, logits, start, live, run_key, uid, turn):
+def generate(engine: Engine, params, cache, logits, start, live, run_key, uid, turn):
+    """Sample until every row has stopped, or its response is full.
+
+    Args:
+        cache: slots 0 .. start[b] - 1 are written; donated.
+        logits: f32[B, V] of the first token.
+        start: int32[B]. live: bool[B], rows that want a response.
+        run_key: key. uid, turn: int32[B], see `turn_keys`.
+
+    Returns:
+        cache, ids int32[B, response], logp and raw_logp f32[B, response], how many of
+        them each row has int32[B], steps taken int32[].
+    """
     keys = turn_keys(run_key, uid, turn)
     rows, most = engine.rows, engine.response
     stops = jnp.array(engine.stop_ids, jnp.int32)

@@ -26,6 +26,7 @@ def make_update(
     *,
     schedule: Callable[[jax.Array], jax.Array] | None = None,
     frozen_shardings: tuple = (),
+    by: state.Differentiated | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
     """Make update(state, batch [accum, W, L], *frozen) -> (state, metrics).
 
@@ -33,7 +34,7 @@ def make_update(
         logprobs: (params, tokens, positions, segment_ids, parents, *frozen) ->
             (logp f32[W, L], entropy f32[W, L]), logp[:, t] that of token t given what
             stands before it.
-        tx, mesh, shardings, schedule, frozen_shardings: see `state.make_update`.
+        tx, mesh, shardings, schedule, frozen_shardings, by: see `state.make_update`.
     """
 
     def loss(params, batch, count, *frozen):
@@ -47,4 +48,5 @@ def make_update(
         shardings,
         schedule=schedule,
         frozen_shardings=frozen_shardings,
+        by=by,
     )

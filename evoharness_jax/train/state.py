@@ -13,7 +13,7 @@ and metrics are sums over the tokens divided by `count`, so that microbatches ad
 
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from evoharness_jax import mesh as meshes
 from evoharness_jax.types import Batch, TrainState
+
+
+class Differentiated(NamedTuple):
+    """What a loss is differentiated by, in place of the parameters themselves."""
+
+    choose: Callable[[Any], Any]  # params -> a tree of their structure
+    join: Callable[[Any, Any], Any]  # (params, chosen) -> what the loss reads
 
 
 def make_state(
@@ -79,6 +86,7 @@ def make_update(
     *,
     schedule: Callable[[jax.Array], jax.Array] | None = None,
     frozen_shardings: tuple = (),
+    by: Differentiated | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, jax.Array]]]:
     """Make the jitted update of a loss.
 
@@ -89,6 +97,7 @@ def make_update(
         shardings: of the state, from `state_shardings`; wanted with a mesh.
         schedule: the learning rate that `tx` follows, to report it.
         frozen_shardings: one tree for each of `frozen`, with a mesh.
+        by: what the loss is differentiated by; None: the parameters.
 
     Returns:
         update(state, batch [accum, W, L], *frozen) -> (state, metrics f32[]): those of
@@ -101,7 +110,7 @@ def make_update(
         count = jnp.sum(batch.weight)
         with within(mesh):
             grads, metrics = _accumulate(
-                loss, state.params, batch, count, frozen, shardings
+                loss, state.params, batch, count, frozen, shardings, by
             )
         updates, opt_state = tx.update(grads, state.opt_state, state.params)
         norm = optax.global_norm(grads)
@@ -181,25 +190,32 @@ def within(mesh: Mesh | None):
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def _accumulate(loss, params, batch, count, frozen, shardings):
-    """Add up gradients (float32, placed as the parameters) and metrics."""
-    grad = jax.value_and_grad(loss, has_aux=True)
+def _accumulate(loss, params, batch, count, frozen, shardings, by):
+    """Add up gradients (placed as the parameters) and metrics, in float32."""
+    by = by or Differentiated(lambda params: params, lambda params, same: same)
+
+    def placed(tree):
+        if shardings is None:
+            return tree
+        return jax.lax.with_sharding_constraint(tree, shardings.params)
 
     def one(micro):
-        (value, metrics), grads = grad(params, micro, count, *frozen)
-        grads = _float32(grads)
-        if shardings is not None:
-            grads = jax.lax.with_sharding_constraint(grads, shardings.params)
-        return grads, {"loss/total": value, **metrics}
+        def value(chosen):
+            return loss(by.join(params, chosen), micro, count, *frozen)
+
+        chosen = placed(by.choose(params))
+        (total, metrics), grads = jax.value_and_grad(value, has_aux=True)(chosen)
+        return placed(grads), {"loss/total": total, **metrics}
 
     if batch.tokens.shape[0] == 1:
-        return one(jax.tree.map(lambda x: x[0], batch))
+        grads, metrics = one(jax.tree.map(lambda x: x[0], batch))
+        return _float32(grads), metrics
 
     def add(total, micro):
-        return jax.tree.map(jnp.add, total, one(micro)), None
+        return jax.tree.map(lambda x, y: x + y.astype(x.dtype), total, one(micro)), None
 
     shapes = jax.eval_shape(one, jax.tree.map(lambda x: x[0], batch))
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), shapes)
     if shardings is not None:
         grads = jax.lax.with_sharding_constraint(zeros[0], shardings.params)
         zeros = grads, zeros[1]
