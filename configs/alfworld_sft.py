@@ -53,6 +53,7 @@ def get_config(arg: str = ""):
         config.optim.lr *= 10  # few parameters take larger steps
     if args.env == "counter":
         data.length = max(256, config.model.context)
+        data.prompt_weight = 0.05  # little has to be copied
         data.rows = 4
         config.optim.steps = 180
         config.optim.lr = 3e-3
