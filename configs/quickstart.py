@@ -21,7 +21,7 @@ def get_config(stage: str = "rl"):
 def _rl():
     config = alfworld_rl.get_config()
     config.model.init = "embedded-sft"
-    config.rollout.tasks = 6
+    config.rollout.tasks = 9
     config.rollout.group = 6
     config.rollout.batch = BATCH
     config.data.length = 2048
@@ -33,8 +33,8 @@ def _rl():
     config.advantage.scale = 2.0
     config.reward.anneal_steps = 1  # the verbs are known: no bonus for trying them
     config.loss.kl_coef = 0.0  # so few updates stay near without a reference
-    config.optim.lr = 6e-4
-    config.optim.steps = 10
+    config.optim.lr = 2e-4
+    config.optim.steps = 7
     config.train.evaluate_every = 0  # before and after are enough
     config.checkpoint.every = 2
     return config
