@@ -227,10 +227,27 @@ def leave(failure: str = "") -> None:
         _client().key_value_set(f"failed/{index()}", failure)
     except RuntimeError:  # they will notice the silence
         log.debug("the failure could not be told", exc_info=True)
-    # What nobody foresaw may follow from another's death: then `_watch` says whose.
-    unforeseen = not isinstance(error, SystemExit)
-    time.sleep(2 * BEAT + unforeseen * _Job.settings.patience)
+    _look_round()
+    time.sleep(2 * BEAT)
     os._exit(1)  # in order it would wait for the others
+
+
+def _look_round() -> None:
+    """Wait for a sign of life of all others: a failure may follow from a death.
+
+    Then `_watch` says whose it was, and ends this process.
+    """
+    others = [p for p in range(count()) if p != index()]
+    until = time.monotonic() + _Job.settings.patience + 2 * BEAT
+    try:
+        before = {p: _peek(f"alive/{p}") for p in others}
+        while time.monotonic() < until and any(
+            _peek(f"alive/{p}") == before[p] and _peek(f"failed/{p}") is None
+            for p in others
+        ):
+            time.sleep(BEAT / 2)
+    except RuntimeError:  # process 0 has gone
+        return
 
 
 def _watch() -> None:
