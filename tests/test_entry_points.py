@@ -222,7 +222,7 @@ def test_every_config_file_is_tried():
 
 def test_the_quickstart_has_a_config_for_each_of_its_stages():
     rl, after, sft = (runs.config("quickstart", s) for s in ("rl", "evaluate", "sft"))
-    assert (rl.model.init, rl.optim.steps) == ("embedded-sft", 8)
+    assert (rl.model.init, rl.optim.steps) == ("embedded-sft", 7)
     assert (after.checkpoint, after.evaluate.games) == ("embedded", 0)
     assert sft.collect.noise > 0 and sft.data.only_won
     with pytest.raises(flags.Error, match="stage 'all' is unknown; known are rl, eval"):

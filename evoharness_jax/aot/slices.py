@@ -45,7 +45,8 @@ def kind(topology: str) -> str:
     name, colon, _ = topology.partition(":")
     if name not in USABLE or not colon:
         known = ", ".join(f"{kind}:AxB" for kind in USABLE)
-        hint = f"; {topology} is {SLICES[topology].topology}" * (topology in SLICES)
+        meant = SLICES.get(topology)
+        hint = f"; {topology} is {meant.topology}" if meant else ""
         raise ValueError(f"--topology: {topology!r} is not one of {known}{hint}")
     return name
 
