@@ -203,6 +203,7 @@ def collect(args) -> ConfigDict:
     collect.passes = 1 if args.env == "counter" else 2  # each uses the bank so far
     collect.batch = 64 if args.env == "counter" else 8  # episodes under way at once
     collect.noise = 0.0 if args.env == "counter" else 0.1  # turns gone wrong on purpose
+    collect.thrift = 0.0  # of the calls that can be done without, the share left out
     collect.student = ""  # a run whose model plays, the teacher correcting it; "": none
     collect.student_share = 0.7  # of its turns; the rest the teacher takes
     collect.student_temperature = 1.0  # 0: greedy, and what greedy play runs into

@@ -49,6 +49,7 @@ def _evaluate():
 def _sft():
     config = alfworld_sft.get_config()
     config.collect.noise = 0.2  # detours, refused commands, poor guesses
+    config.collect.thrift = 0.4  # so that a call is a choice, and its worth shows
     config.data.length = 2048
     config.data.rows = 1
     config.optim.steps = 1200

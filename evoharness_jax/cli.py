@@ -86,6 +86,7 @@ LEAST = {
     "collect.noise": 0,
     "collect.passes": 1,
     "collect.repeats": 1,
+    "collect.thrift": 0,
     "data.accum": 1,
     "data.held_out": 0,
     "data.length": 1,

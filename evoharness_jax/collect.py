@@ -72,7 +72,7 @@ def _policy(config: ConfigDict, domain):
     """Return who plays, and the tokenizer that it needs."""
     collect = config.collect
     if not collect.student:
-        return teacher(domain, collect.noise, collect.think), None
+        return teacher(domain, collect.noise, collect.thrift, collect.think), None
     run = build.located(collect.student)
     build.same_env(config, run, "collect.student")
     if not 0 < collect.student_share <= 1:
@@ -84,7 +84,7 @@ def _policy(config: ConfigDict, domain):
     sampling = Sampling(temperature=collect.student_temperature)
     engine = build.engine(config, model, batch, sampling)
     student = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
-    master = teacher(domain, 0.0, collect.think)
+    master = teacher(domain, 0.0, collect.thrift, collect.think)
     share, seed = collect.student_share, config.seed
     return policies.corrected(student, master, share, seed), model.tokens
 
@@ -124,16 +124,37 @@ def _count(done, record: dict) -> None:
         raise hosts.Stopped
 
 
-def teacher(domain, noise: float, think: bool) -> policies.Policy:
-    """Return the domain's teacher, erring in a share of its turns."""
+def teacher(
+    domain, noise: float = 0.0, thrift: float = 0.0, think: bool = False
+) -> policies.Policy:
+    """Return the domain's teacher.
+
+    Args:
+        noise: share of its turns in which it errs on purpose.
+        thrift: of the calls that can be done without, the share left out.
+
+    Raises:
+        ValueError: the domain has no teacher, or one that does not do this.
+    """
     if domain.teacher is None:
         raise ValueError(f"{domain.name} has no teacher")
+    clean = _with_habits(domain, thrift=thrift)
     if not noise:
-        return policies.teacher(domain.teacher, think=think)
-    if "noise" not in signature(domain.teacher).parameters:
-        raise ValueError(f"collect.noise: the teacher of {domain.name} does not err")
-    noisy = partial(domain.teacher, noise=noise)
-    return policies.teacher(noisy, domain.teacher, think)
+        return policies.teacher(clean, think=think)
+    noisy = _with_habits(domain, thrift=thrift, noise=noise)
+    return policies.teacher(noisy, clean, think)
+
+
+def _with_habits(domain, **shares: float):
+    habits = {name: share for name, share in shares.items() if share}
+    for name, share in habits.items():
+        if not 0 < share < 1:
+            raise ValueError(f"collect.{name} must lie in [0, 1): {share}")
+        if name not in signature(domain.teacher).parameters:
+            raise ValueError(
+                f"collect.{name}: the teacher of {domain.name} has no such habit"
+            )
+    return partial(domain.teacher, **habits)
 
 
 def evidence(records: list[dict]) -> list[EpisodeEvidence]:

@@ -139,7 +139,7 @@ def versions() -> dict[str, str]:
 
 def _policy(config: ConfigDict, domain, run_folder: str, batch: int):
     if config.policy == "teacher":
-        return collect.teacher(domain, 0.0, False), None
+        return collect.teacher(domain), None
     if config.policy == "random":
         return policies.random_choice(config.seed), None
     if config.policy != "model":

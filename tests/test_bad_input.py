@@ -361,7 +361,9 @@ def test_a_split_to_evaluate_on_is_looked_for_before_training(tmp_path):
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_the_counters_teacher_does_not_err(tmp_path):
-    settings = runs.config("alfworld_sft", changes={"collect.noise": 0.5})
-    with pytest.raises(ValueError, match="collect.noise: the teacher of counter does"):
+@pytest.mark.parametrize("habit", ["noise", "thrift"])
+def test_the_counters_teacher_has_no_habits(tmp_path, habit):
+    settings = runs.config("alfworld_sft", changes={f"collect.{habit}": 0.5})
+    said = f"collect.{habit}: the teacher of counter has no such habit"
+    with pytest.raises(ValueError, match=said):
         runs.make(collect.run, settings, tmp_path)

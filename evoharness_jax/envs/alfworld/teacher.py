@@ -30,6 +30,7 @@ MAKE = {
     "hot": ("heat", "microwave"),
     "cold": ("cool", "fridge"),
 }
+SEARCH = ("go to ", "open ", "examine ")  # the steps of one
 IN_MIND = 6  # last actions that a prompt shows
 SEARCHED = 6  # places after which a search has lost count
 TRACKS = 8  # of one episode
@@ -37,18 +38,26 @@ STUBBORN = 0.3  # of mistakes behind a refusal: the same again
 LATE = 40  # turns after which no more are spent on tools
 
 
-def decide(sight: Sight, noise: float = 0.0) -> Decision:
+def decide(sight: Sight, noise: float = 0.0, thrift: float = 0.0) -> Decision:
     """Return a thought and the action that follows from it.
 
     Args:
         noise: how often to err on purpose, as a learner would: a detour, a command
-            that is refused, a poor guess. Drawn from `sight.seed`.
+            that is refused, a poor guess.
+        thrift: how often to go without a call that can be done without. What a policy
+            has seen done both ways it does both ways, and can learn what it is worth.
+
+    Both are drawn from `sight.seed`.
     """
     mind = mind_.mind_of(sight)
     draw = random.Random(sight.seed)
-    if draw.random() < noise:
+    errs, saves = draw.random() < noise, draw.random() < thrift
+    if errs:
         return _err(mind, draw)
-    return _use_workspace(mind, sight.tools) or _act(mind) or _look_again(mind, draw)
+    called = _use_workspace(mind, sight.tools)
+    if called and not (saves and _spare(mind, called)):
+        return called
+    return _act(mind) or _look_again(mind, draw)
 
 
 # The workspace.
@@ -64,8 +73,17 @@ def _use_workspace(mind: Mind, tools: frozenset[str]) -> Decision | None:
     return next((decision for decision in found if decision), None)
 
 
+def _spare(mind: Mind, decision: Decision) -> bool:
+    """Say whether a call can be done without: all but where a thing was that is needed.
+
+    Who takes a thing without having asked where it was has guessed.
+    """
+    return not (mind_.needed(mind) and decision[1].startswith("track ["))
+
+
 def _plan(mind: Mind) -> Decision | None:
-    if any(verb == COMMIT for _, verb, _ in mind.past):
+    """Plan before the first step, or not at all."""
+    if any(verb in (COMMIT, ENV) for _, verb, _ in mind.past):
         return None
     thing, place, state = mind.goal.thing, mind.goal.place, mind.goal.state
     parts = [f"find {thing}"]
@@ -84,7 +102,8 @@ def _remember(mind: Mind) -> Decision | None:
     """Recall where a thing tends to be, once, before it is searched."""
     kind = mind_.sought(mind)
     asked = any(v == RECALL and f"[{kind}]" in text for text, v, _ in mind.past)
-    if not kind or asked:
+    begun = any(text.startswith(SEARCH) for text, _, _ in mind.past[-1:])
+    if not kind or asked or begun:
         return None
     return f"Where does a {kind} tend to be?", f"recall [{kind}]"
 

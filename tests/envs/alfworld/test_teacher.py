@@ -264,3 +264,24 @@ def _wins(domain, task, noise):
         play.do(action, seen.text, seen.commands, **more)
     domain.close(state)
     return bool(play.episode.won)
+
+
+def test_thrift_leaves_out_calls_that_can_be_done_without():
+    play = Play("put a pen in desk", ["pen: sofa"])
+    sights = [play.sight(seed) for seed in range(100)]
+    chosen = [teacher.decide(sight, thrift=0.4)[1] for sight in sights]
+    plan = "commit [find pen | take pen | put pen in desk]"
+    assert set(chosen) == {plan, "go to desk 1"}
+    assert 50 < chosen.count(plan) < 70
+    # What is missed is missed: no plan after the first step, no hint in mid-search.
+    play.do("go to desk 1", *at("desk 1"))
+    assert play.next() == "go to bed 1"
+
+
+def test_thrift_never_takes_what_it_would_have_to_guess():
+    play = Play("put a pen in desk")
+    play.do("go to bed 1", *at("bed 1", "a pen 1", "take pen 1 from bed 1"))
+    for place in ("sofa 1", "fridge 1"):
+        play.do(f"go to {place}", *at(place))
+    answers = {teacher.decide(play.sight(seed), thrift=0.9)[1] for seed in range(40)}
+    assert answers == {"track [pen]"}
