@@ -57,6 +57,7 @@ def base(args) -> ConfigDict:
     config.rules = rules(args)
     config.bank = bank()
     config.model = model(args)
+    config.engine = engine(args)
     config.mesh = mesh(args)
     config.distributed = distributed()
     return config
@@ -149,6 +150,19 @@ def model(args) -> ConfigDict:
     return model
 
 
+def engine(args) -> ConfigDict:
+    """How a model answers many episodes (evoharness_jax/rollout/slots.py).
+
+    None of it changes what is sampled, only how long it takes.
+    """
+    engine = ConfigDict()
+    # Of the responses under way, the share that is waited for; 1: all of them.
+    engine.wait = 0.5
+    engine.ahead = 8  # ids that the others sample while these act; 0: none
+    engine.compile_first = False  # every program at the start, in one order
+    return engine
+
+
 def mesh(args) -> ConfigDict:
     """Devices."""
     mesh = ConfigDict()
@@ -203,7 +217,7 @@ def collect(args) -> ConfigDict:
     collect.passes = 1 if args.env == "counter" else 2  # each uses the bank so far
     collect.batch = 64 if args.env == "counter" else 8  # episodes under way at once
     collect.noise = 0.0 if args.env == "counter" else 0.1  # turns gone wrong on purpose
-    collect.thrift = 0.0  # of the calls that can be done without, the share left out
+    collect.thrift = 0.0  # of the plans, hints and notes, the share gone without
     collect.student = ""  # a run whose model plays, the teacher correcting it; "": none
     collect.student_share = 0.7  # of its turns; the rest the teacher takes
     collect.student_temperature = 1.0  # 0: greedy, and what greedy play runs into

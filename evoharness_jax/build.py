@@ -28,7 +28,7 @@ from evoharness_jax.models import tokens as tokens_
 from evoharness_jax.models.tokens import Tokens
 from evoharness_jax.parameters import EMBEDDED, Trained, located, model_facts
 from evoharness_jax.rollout import engine as engine_
-from evoharness_jax.rollout import policies
+from evoharness_jax.rollout import policies, slots
 from evoharness_jax.rollout.loop import Setting
 from evoharness_jax.rollout.prompt import Style
 from evoharness_jax.rollout.sampling import Sampling
@@ -335,6 +335,9 @@ def optimiser(config: ConfigDict):
 def engine(config: ConfigDict, model: Model, batch: int, sampling: Sampling):
     """Return the rollout engine of a model for `batch` rows."""
     sampling.check()
+    # Rows that lie on several devices are fed all at once, and keep to themselves.
+    alone = model.mesh is None or model.mesh.size == 1
+    parts = {max(1, batch // 8), max(1, batch // 4), max(1, batch // 2), batch}
     return engine_.Engine(
         config=model.config,
         rows=batch,
@@ -342,12 +345,18 @@ def engine(config: ConfigDict, model: Model, batch: int, sampling: Sampling):
         response=config.model.response,
         sampling=sampling,
         stop_ids=model.tokens.stop_ids,
+        subsets=tuple(sorted(parts)) if alone else (),
     )
 
 
 def model_policy(
-    config: ConfigDict, model: Model, engine, rows, params, version: int
+    config: ConfigDict, model: Model, rows, params, version: int
 ) -> policies.Policy:
     """Return the policy that samples from `params`."""
     key = jax.random.fold_in(jax.random.key(config.seed), 1)
-    return policies.model(engine, model.tokens, params, key, rows, version)
+    wait, ahead = config.engine.wait, config.engine.ahead
+    if not 0 < wait <= 1:
+        raise ValueError(f"engine.wait must lie in (0, 1]: {wait}")
+    if config.engine.compile_first and not rows.compiled:
+        slots.compile_all(rows, params, key)
+    return policies.model(model.tokens, params, key, rows, version, wait, ahead)

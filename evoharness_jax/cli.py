@@ -92,6 +92,7 @@ LEAST = {
     "data.length": 1,
     "data.rows": 1,
     "data.updates": 1,
+    "engine.ahead": 0,
     "env.history": 0,
     "env.workers": 1,
     "evaluate.batch": 1,

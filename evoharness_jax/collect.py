@@ -25,8 +25,8 @@ from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.consolidators import EpisodeEvidence
 from evoharness_jax.experience.evolve import evolve
 from evoharness_jax.rollout import loop, policies
-from evoharness_jax.rollout.engine import Rows
 from evoharness_jax.rollout.sampling import Sampling
+from evoharness_jax.rollout.slots import Rows
 from evoharness_jax.rollout.summary import summarise
 
 PASS_UIDS = 1 << 24  # uids of one pass
@@ -83,7 +83,7 @@ def _policy(config: ConfigDict, domain):
     batch = min(collect.batch, domain.capacity)
     sampling = Sampling(temperature=collect.student_temperature)
     engine = build.engine(config, model, batch, sampling)
-    student = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
+    student = build.model_policy(config, model, Rows(engine), model.params, 0)
     master = teacher(domain, 0.0, collect.thrift, collect.think)
     share, seed = collect.student_share, config.seed
     return policies.corrected(student, master, share, seed), model.tokens
@@ -131,7 +131,7 @@ def teacher(
 
     Args:
         noise: share of its turns in which it errs on purpose.
-        thrift: of the calls that can be done without, the share left out.
+        thrift: of its plans, hints and notes, the share that it goes without.
 
     Raises:
         ValueError: the domain has no teacher, or one that does not do this.

@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 from evoharness_jax import __version__, build, cli, collect, metrics
 from evoharness_jax.experience import bank as bank_
 from evoharness_jax.rollout import loop, policies
-from evoharness_jax.rollout.engine import Rows
 from evoharness_jax.rollout.sampling import Sampling
+from evoharness_jax.rollout.slots import Rows
 from evoharness_jax.rollout.summary import games, summarise
 
 EVALUATION_UID = 1 << 30  # evaluation draws from streams that training never uses
@@ -149,7 +149,7 @@ def _policy(config: ConfigDict, domain, run_folder: str, batch: int):
     model = build.load_run(config, run_folder, config.model.init)
     sampling = Sampling(config.evaluate.temperature, 0, config.evaluate.top_p)
     engine = build.engine(config, model, batch, sampling)
-    policy = build.model_policy(config, model, engine, Rows(engine), model.params, 0)
+    policy = build.model_policy(config, model, Rows(engine), model.params, 0)
     return policy, model.tokens
 
 

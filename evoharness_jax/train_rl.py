@@ -11,7 +11,7 @@ same bits.
 
 import json
 import time
-from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,10 +36,11 @@ from evoharness_jax.experience import bank as bank_
 from evoharness_jax.experience.bank import Version
 from evoharness_jax.experience.evolve import evolve
 from evoharness_jax.models import qwen3
-from evoharness_jax.rollout import loop
-from evoharness_jax.rollout.engine import Engine, Rows
+from evoharness_jax.rollout import loop, policies
+from evoharness_jax.rollout.engine import Engine
 from evoharness_jax.rollout.loop import Rollout, Setting
 from evoharness_jax.rollout.sampling import Sampling
+from evoharness_jax.rollout.slots import Rows
 from evoharness_jax.rollout.summary import summarise
 from evoharness_jax.train import policy_gradient
 from evoharness_jax.types import TrainState
@@ -239,11 +240,11 @@ def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout | None:
     """Play this process's share of the tasks; None: it was asked to stop."""
     share = len(tasks) // hosts.count()
     mine = hosts.index() * share
-    policy = _policy(config, parts, parts.engine, rows, state, step)
+    policy = _policy(config, parts, rows, state, step)
     arrays, words = bank_.arrays(bank.entries, config.bank.capacity)
     try:
         played = loop.rollout(
-            policy._replace(act=_until_stopped(policy.act)),
+            policies.wrapped(policy, _until_stopped),
             parts.domain,
             arrays,
             words,
@@ -260,18 +261,18 @@ def _rollout(config, parts, rows, state, bank, tasks, step) -> Rollout | None:
     return played
 
 
-def _until_stopped(act):
+def _until_stopped(call):
     """A rollout may take longer than the time between a warning and the end."""
 
-    def checked(requests):
+    def checked(*args):
         if hosts.asked_to_stop():
             raise hosts.Stopped
-        return act(requests)
+        return call(*args)
 
     return checked
 
 
-def _policy(config, parts: Parts, engine: Engine, rows: Rows, state: TrainState, step):
+def _policy(config, parts: Parts, rows: Rows, state: TrainState, step: int):
     """Return the policy that plays, on the rollout mesh where there is one."""
     learner, playing = parts.model.trained, parts.playing
     params, frozen = state.params, learner.frozen
@@ -281,13 +282,23 @@ def _policy(config, parts: Parts, engine: Engine, rows: Rows, state: TrainState,
         params = sync.moved(params, learner.axes, playing, dtype)
         frozen = tuple(sync.moved(f, whole, playing, dtype) for f in frozen)
     joined = learner.join(params, *frozen)
-    policy = build.model_policy(config, parts.model, engine, rows, joined, step)
+    make = partial(build.model_policy, config, parts.model, rows, joined, step)
+    if playing is None:
+        return make()
+    return policies.wrapped(_on(playing)(make)(), _on(playing))
 
-    def act(requests):
-        with nullcontext() if playing is None else jax.set_mesh(playing):
-            return policy.act(requests)
 
-    return policy._replace(act=act)
+def _on(mesh):
+    """Return what makes a call one on this mesh."""
+
+    def around(call):
+        def there(*args):
+            with jax.set_mesh(mesh):
+                return call(*args)
+
+        return there
+
+    return around
 
 
 def _evaluate(config, parts, state, bank, step, workdir) -> dict[str, float]:
@@ -309,7 +320,7 @@ def _evaluate_on(config, parts, state, bank, step, games) -> dict[str, float]:
     sampling = Sampling(config.evaluate.temperature, 0, config.evaluate.top_p)
     batch = min(config.evaluate.batch, parts.domain.capacity)
     engine = build.engine(config, parts.model, batch, sampling)
-    policy = _policy(config, parts, engine, Rows(engine), state, step)
+    policy = _policy(config, parts, Rows(engine), state, step)
     played = evaluate.play(
         config,
         policy,

@@ -13,6 +13,7 @@ import pytest
 from evoharness_jax.models import qwen3, template, weights
 from evoharness_jax.models import tokens as tk
 from evoharness_jax.rollout import engine as engine_
+from evoharness_jax.rollout import slots
 from evoharness_jax.rollout.sampling import Sampling
 
 pytestmark = [pytest.mark.slow, pytest.mark.parity]
@@ -104,9 +105,9 @@ def test_it_answers_as_it_does_there(ours, theirs, tokens):
     engine = engine_.Engine(
         config, 1, 256, ANSWER, Sampling(temperature=0.0), tokens.stop_ids
     )
-    rows = engine_.Rows(engine)
+    asked = [slots.Asked(0, prompt, uid=0, turn=0)]
     key = jax.random.key(0)
-    said = engine_.answer(engine, rows, params, key, {0: prompt}, {0: (0, 0)})[0]
+    said = slots.answer(slots.Rows(engine), params, key, asked)[0]
     with torch.no_grad():
         whole = theirs.generate(
             torch.tensor([prompt]), max_new_tokens=ANSWER, do_sample=False

@@ -144,23 +144,28 @@ def _rollout(name, config, mesh, seq, rows):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=where)
 
     row = put((rows,), jnp.int32, "fsdp")
+    answers = jax.tree.map(
+        lambda x: put(x.shape, x.dtype, "fsdp"),
+        jax.eval_shape(partial(engine_.no_answers, engine)),
+    )
     if name == "extend":
-        block = put((rows, engine_.BLOCKS[-1]), jnp.int32, "fsdp")
-        function, args = engine_.extend, (engine, params, cache, block, row, row)
+        block = put((rows, engine_.WIDTHS[-1]), jnp.int32, "fsdp")
+        function = engine_.extend
+        args = (engine, params, cache, answers.logits, block, row, row)
     else:
         key = jax.eval_shape(lambda: jax.random.key(0))
+        number = put((), jnp.int32)
+        function = engine_.generate
         args = (
             engine,
             params,
             cache,
-            put((rows, shape.vocab_size), jnp.float32, "fsdp"),
-            row,
-            put((rows,), bool, "fsdp"),
+            answers,
             put(key.shape, key.dtype),
-            row,
-            row,
+            put((rows,), bool, "fsdp"),
+            number,
+            number,
         )
-        function = engine_.generate
     return Program(function, args, shape, seq, rows, 0, 0, bytes_of(cache))
 
 

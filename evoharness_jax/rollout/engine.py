@@ -1,11 +1,12 @@
-"""The rollout engine: B rows that keep their KV, extended and continued in step.
+"""The rollout engine's programs: B rows that keep their KV, extended and continued.
 
-    extend     append ids to the rows that have new ones; the others stay as they are
-    generate   sample until every row has stopped, or its response is full
+    extend     append ids to some of the rows; the others stay as they are
+    copy       give rows the KV of others that begin with the same ids
+    generate   sample until enough rows have stopped, or their responses are full
 
-A row remembers the ids whose KV it holds. A prompt reuses the longest prefix that it
-shares with them, whatever the regime: in `append` everything so far, in `per_turn` the
-episode's head. What is computed is only what is new.
+They know shapes and nothing of episodes; who holds which ids is `rollout.slots`. Every
+shape is one of a few (`lengths`, `WIDTHS`, `Engine.subsets`), so that a run compiles a
+known list of programs and then none.
 """
 
 from functools import partial
@@ -13,17 +14,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from flax import struct
 
-from evoharness_jax.models import qwen3, tokens
+from evoharness_jax.models import qwen3
 from evoharness_jax.rollout.sampling import Sampling, sample, turn_keys
 
 SHORTEST = 256  # positions that a row has at least
-BLOCKS = (16, 64, 128, 256)  # widths that new ids are fed in
+WIDTHS = (16, 64, 128, 256)  # of the blocks that new ids are fed in
 
 
 class Engine(NamedTuple):
-    """The jitted programs of one model and batch, and their fixed shapes."""
+    """What the programs of one model and batch are compiled for."""
 
     config: qwen3.Config
     rows: int  # B
@@ -31,183 +32,161 @@ class Engine(NamedTuple):
     response: int  # ids a response may have
     sampling: Sampling
     stop_ids: tuple[int, ...]
+    # How many rows `extend` may take at once, ascending, the last one all of them.
+    # (): always all, and nothing is copied between rows: they lie on several devices.
+    subsets: tuple[int, ...] = ()
 
 
-class Sampled(NamedTuple):
-    ids: list[int]  # the stop id included, where there is one
-    logp: np.ndarray  # f32[len(ids)]
-    raw_logp: np.ndarray  # f32[len(ids)]
+@struct.dataclass
+class Answers:
+    """Responses under way, one a row."""
+
+    logits: jax.Array  # f32[B, V] of the next id
+    start: jax.Array  # int32[B] its position in the row
+    ids: jax.Array  # int32[B, response]
+    logp: jax.Array  # f32[B, response] under the distribution sampled from
+    raw_logp: jax.Array  # f32[B, response] at temperature 1, nothing filtered
+    count: jax.Array  # int32[B] ids so far
+    done: jax.Array  # bool[B] nothing to do: stopped, full, or not asked
+    uid: jax.Array  # int32[B] of the episode; with the turn it names the random stream
+    turn: jax.Array  # int32[B]
 
 
-class Rows:
-    """KV of B rows and the ids they hold: the one thing that a rollout mutates.
+def no_answers(engine: Engine) -> Answers:
+    """Make the Answers of B rows that have not been asked."""
 
-    It is as long as what the rows need now, in a few steps up to the context: attention
-    reads all of it for every token, so half the length is near half the time.
-    """
+    # Buffers of their own, each: they are donated.
+    def zeros(*shape, dtype=jnp.int32):
+        return jnp.zeros((engine.rows, *shape), dtype)
 
-    def __init__(self, engine: Engine):
-        self.engine = engine
-        self.cache = qwen3.init_cache(engine.config, engine.rows, _length(engine, 1))
-        self.held: list[list[int]] = [[] for _ in range(engine.rows)]
-        self.computed = 0  # token positions fed to the model, padding included
-
-    def fit(self, need: int) -> None:
-        """Grow or shrink to hold `need` ids a row; what lies behind is forgotten."""
-        length = _length(self.engine, need)
-        if length != self.cache.k.shape[3]:
-            self.cache = _resize(self.cache, length)
-            self.held = [ids[:length] for ids in self.held]
-
-    def forget(self) -> None:
-        """Drop what the rows hold: after the weights have changed, it is stale."""
-        self.held = [[] for _ in range(self.engine.rows)]
+    return Answers(
+        logits=zeros(engine.config.vocab_size, dtype=jnp.float32),
+        start=zeros(),
+        ids=zeros(engine.response),
+        logp=zeros(engine.response, dtype=jnp.float32),
+        raw_logp=zeros(engine.response, dtype=jnp.float32),
+        count=zeros(),
+        done=jnp.ones(engine.rows, bool),
+        uid=zeros(),
+        turn=zeros(),
+    )
 
 
-def _length(engine: Engine, need: int) -> int:
-    """Return the smallest of 256, 384, 512, 768, 1024, ... that holds `need`."""
-    length = SHORTEST
-    while length < min(need, engine.context):
+def lengths(engine: Engine) -> tuple[int, ...]:
+    """Return the lengths that a cache may have: 256, 384, 512, 768, ... the context."""
+    found, length = [], SHORTEST
+    while length < engine.context:
+        found.append(length)
         length = 3 * length // 2 if length & (length - 1) == 0 else 4 * length // 3
-    return min(length, engine.context)
+    return (*found, engine.context)
 
 
 @partial(jax.jit, static_argnums=1)
-def _resize(cache: qwen3.Cache, length: int) -> qwen3.Cache:
+def resize(cache: qwen3.Cache, length: int) -> qwen3.Cache:
+    """Copy a cache to another length; what lies behind it is lost."""
     spare = max(0, length - cache.k.shape[3])
     room = ((0, 0), (0, 0), (0, 0), (0, spare), (0, 0))
     return jax.tree.map(lambda x: jnp.pad(x, room)[:, :, :, :length], cache)
 
 
-def answer(
-    engine: Engine,
-    rows: Rows,
-    params,
-    run_key,
-    prompts: dict[int, list[int]],
-    episodes: dict[int, tuple[int, int]],
-) -> dict[int, Sampled]:
-    """Continue each prompt.
+@partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def extend(engine: Engine, params, cache, logits, block, start, count, rows=None):
+    """Append ids to rows of the cache: `qwen3.extend` on all rows or on some.
 
     Args:
-        prompts: row -> all ids of the context so far.
-        episodes: row -> (episode uid, turn), which name the random stream.
-
-    Raises:
-        ValueError: a prompt is empty, or leaves no room for a response.
-    """
-    for row, prompt in prompts.items():
-        if not prompt:
-            raise ValueError(f"the prompt of row {row} is empty: it was not encoded")
-        if len(prompt) + engine.response > engine.context:
-            raise ValueError(
-                f"a prompt of {len(prompt)} ids and a response of {engine.response} "
-                f"do not fit a context of {engine.context}"
-            )
-    rows.fit(max(map(len, prompts.values()), default=0) + engine.response)
-    new, start = {}, np.zeros(engine.rows, np.int32)
-    for row, prompt in prompts.items():
-        # The last id is always fed again: its logits start the response.
-        same = _shared(rows.held[row], prompt[:-1])
-        new[row], start[row] = prompt[same:], same
-    logits = jnp.zeros((engine.rows, engine.config.vocab_size), jnp.float32)
-    while any(new.values()):
-        widest = max(len(ids) for ids in new.values())
-        width = tokens.bucket(min(widest, BLOCKS[-1]), BLOCKS)
-        block = np.zeros((engine.rows, width), np.int32)
-        count = np.zeros(engine.rows, np.int32)
-        for row, ids in new.items():
-            count[row] = min(len(ids), width)
-            block[row, : count[row]] = ids[:width]
-            new[row] = ids[width:]
-        rows.cache, fresh = extend(engine, params, rows.cache, block, start, count)
-        logits = jnp.where((count > 0)[:, None], fresh, logits)
-        start = start + count
-        rows.computed += engine.rows * width
-    live = np.zeros(engine.rows, bool)
-    uid, turn = np.zeros(engine.rows, np.int32), np.zeros(engine.rows, np.int32)
-    for row in prompts:
-        live[row] = True
-        uid[row], turn[row] = episodes[row]
-    rows.cache, ids, logp, raw, count, steps = generate(
-        engine, params, rows.cache, logits, start, live, run_key, uid, turn
-    )
-    ids, logp, raw, count = jax.device_get((ids, logp, raw, count))
-    rows.computed += engine.rows * int(steps)
-    result = {}
-    for row, prompt in prompts.items():
-        n = int(count[row])
-        said = ids[row, :n].tolist()
-        rows.held[row] = prompt + said[:-1]  # the last id was never fed
-        result[row] = Sampled(said, logp[row, :n], raw[row, :n])
-    return result
-
-
-def _shared(held: list[int], prompt: list[int]) -> int:
-    limit = min(len(held), len(prompt))
-    if held[:limit] == prompt[:limit]:
-        return limit
-    return next(i for i in range(limit) if held[i] != prompt[i])
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=2)
-def extend(engine: Engine, params, cache, block, start, count):
-    """Append block int32[B, T]: `qwen3.extend`, jitted; the cache is donated."""
-    return qwen3.extend(params, engine.config, cache, block, start, count)
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=2)
-def generate(engine: Engine, params, cache, logits, start, live, run_key, uid, turn):
-    """Sample until every row has stopped, or its response is full.
-
-    Args:
-        cache: slots 0 .. start[b] - 1 are written; donated.
-        logits: f32[B, V] of the first token.
-        start: int32[B]. live: bool[B], rows that want a response.
-        run_key: key. uid, turn: int32[B], see `turn_keys`.
+        cache, logits: donated; logits f32[B, V] are replaced where ids were appended.
+        block: int32[R, T]. start, count: int32[R].
+        rows: int32[R], the rows that these are; B or more: none, with count 0. None:
+            all, in order.
 
     Returns:
-        cache, ids int32[B, response], logp and raw_logp f32[B, response], how many of
-        them each row has int32[B], steps taken int32[].
+        cache, logits.
     """
-    keys = turn_keys(run_key, uid, turn)
-    rows, most = engine.rows, engine.response
+    if rows is None:
+        cache, new = qwen3.extend(params, engine.config, cache, block, start, count)
+        return cache, jnp.where((count > 0)[:, None], new, logits)
+    part = jax.tree.map(lambda x: x.at[:, rows].get(mode="clip"), cache)
+    part, new = qwen3.extend(params, engine.config, part, block, start, count)
+    cache = jax.tree.map(lambda x, y: x.at[:, rows].set(y, mode="drop"), cache, part)
+    rows = jnp.where(count > 0, rows, engine.rows)
+    return cache, logits.at[rows].set(new, mode="drop")
+
+
+@partial(jax.jit, donate_argnums=0)
+def copy(cache: qwen3.Cache, source, target) -> qwen3.Cache:
+    """Copy whole rows, from source int32[R] to target int32[R]; B or more: none."""
+    return jax.tree.map(
+        lambda x: x.at[:, target].set(x.at[:, source].get(mode="clip"), mode="drop"),
+        cache,
+    )
+
+
+@partial(jax.jit, donate_argnums=0)
+def ask(answers: Answers, asked, start, uid, turn) -> Answers:
+    """Begin responses in the rows of asked bool[B]; the others int32[B]."""
+    return answers.replace(
+        start=jnp.where(asked, start, answers.start),
+        count=jnp.where(asked, 0, answers.count),
+        done=answers.done & ~asked,
+        uid=jnp.where(asked, uid, answers.uid),
+        turn=jnp.where(asked, turn, answers.turn),
+    )
+
+
+@partial(jax.jit, static_argnums=0, donate_argnums=(2, 3))
+def generate(engine: Engine, params, cache, answers, run_key, live, enough, most):
+    """Sample until `enough` of the live rows are done, at most `most` ids a row.
+
+    Args:
+        cache: slots 0 .. start[b] + count[b] - 1 are written; donated.
+        answers: donated.
+        run_key: key. live: bool[B], rows whose responses are waited for.
+        enough, most: int32[].
+
+    Returns:
+        cache, answers, steps taken int32[].
+    """
+    keys = turn_keys(run_key, answers.uid, answers.turn)
     stops = jnp.array(engine.stop_ids, jnp.int32)
+    places = jnp.arange(engine.response)
 
     def more(carry):
-        i, done = carry[0], carry[1]
-        return (i < most) & ~done.all()
+        i, _, now = carry
+        return (i < most) & ((now.done & live).sum() < enough)
 
     def one(carry):
-        i, done, count, cache, logits, ids, logp, raw = carry
-        token, token_logp, token_raw = sample(engine.sampling, logits, keys, i)
-        here = (jnp.arange(most) == i) & ~done[:, None]
-        ids = jnp.where(here, token[:, None], ids)
-        logp = jnp.where(here, token_logp[:, None], logp)
-        raw = jnp.where(here, token_raw[:, None], raw)
-        count = count + ~done
-        stopped = (token[:, None] == stops).any(axis=1)
-        done = done | stopped | (i + 1 >= most)
+        i, cache, now = carry
+        token, logp, raw = sample(engine.sampling, now.logits, keys, now.count)
+        here = (places == now.count[:, None]) & ~now.done[:, None]
+        count = now.count + ~now.done
+        stopped = (token[:, None] == stops).any(axis=1) | (count >= engine.response)
+        done = now.done | stopped
         cache, logits = qwen3.extend(
             params,
             engine.config,
             cache,
             token[:, None],
-            start + i,
+            now.start + now.count,
             (~done).astype(jnp.int32),
         )
-        return i + 1, done, count, cache, logits, ids, logp, raw
+        now = now.replace(
+            logits=logits,
+            ids=jnp.where(here, token[:, None], now.ids),
+            logp=jnp.where(here, logp[:, None], now.logp),
+            raw_logp=jnp.where(here, raw[:, None], now.raw_logp),
+            count=count,
+            done=done,
+        )
+        return i + 1, cache, now
 
-    empty = jnp.zeros((rows, most), jnp.float32)
-    carry = (
-        jnp.zeros((), jnp.int32),
-        ~live,
-        jnp.zeros(rows, jnp.int32),
-        cache,
-        logits,
-        jnp.zeros((rows, most), jnp.int32),
-        empty,
-        empty,
-    )
-    steps, _, count, cache, _, ids, logp, raw = jax.lax.while_loop(more, one, carry)
-    return cache, ids, logp, raw, count, steps
+    carry = (jnp.zeros((), jnp.int32), cache, answers)
+    steps, cache, answers = jax.lax.while_loop(more, one, carry)
+    return cache, answers, steps
+
+
+PROGRAMS = (resize, extend, copy, ask, generate)
+
+
+def compilations() -> int:
+    """Count the programs that this process has compiled so far."""
+    return sum(program._cache_size() for program in PROGRAMS)

@@ -5,6 +5,8 @@ One tick, for the live episodes of a batch:
     words out (views) -> ids -> policy -> parse -> environment, for those who acted
     on it -> read -> jit(vmap(step))
 
+A policy may leave some unanswered for a tick or more: the others go on.
+
 Collection, training and evaluation all run this; only the policy differs.
 """
 
@@ -75,6 +77,7 @@ class _Live:
     head: list[int] = field(default_factory=list)  # ids of system and opening
     stream: Stream = field(default_factory=Stream)
     rows: list[Row] = field(default_factory=list)
+    asked: bool = False  # the policy has its prompt and has not answered yet
     final: Episode | None = None  # numpy leaves, when it is over
 
 
@@ -282,35 +285,49 @@ def _finish(game: _Game, waiting: list[_Live], host: Episode) -> list[_Live]:
 
 
 def _tick(game: _Game, waiting: list[_Live], host: Episode) -> Event:
-    """Take one turn in every waiting episode; return the events, [B]."""
+    """Ask for every episode that can be asked, take a turn in those that are answered.
+
+    Returns:
+        Events [B], null where an episode still waits for its answer.
+    """
     with _timed(game, "text"):
-        asked = [_ask(game, one, pick(host, one.row)) for one in waiting]
+        new = [one for one in waiting if not one.asked]
+        asked = [(one, _ask(game, one, pick(host, one.row))) for one in new]
+        full = [one for one, request in asked if request is None]
+        for one in new:
+            one.asked = one not in full
     with _timed(game, "policy"):
-        answers = iter(game.policy.act([a for a in asked if a is not None]))
+        answers = _answers(game.policy, [r for _, r in asked if r is not None])
+    live = {one.row: one for one in waiting}
     with _timed(game, "text"):
         moves = [
-            None if a is None else _hear(game, one, a.turn, next(answers))
-            for one, a in zip(waiting, asked)
+            (live[request.row], _hear(game, live[request.row], request.turn, response))
+            for request, response in answers
         ]
     acting = [
-        (one.state, move.text)
-        for one, move in zip(waiting, moves)
-        if move and move.verb == ENV and move.text
+        (one.state, move.text) for one, move in moves if move.verb == ENV and move.text
     ]
     with _timed(game, "env"):
         results = iter(list(game.map(lambda pair: game.domain.step(*pair), acting)))
     with _timed(game, "text"):
         events = [lexicon_.null_event(len(game.words.texts))] * game.batch
-        for one, move in zip(waiting, moves):
-            if move is None:
-                one.record["error"] = CONTEXT_FULL
-                events[one.row] = record_.cut(len(game.words.texts))
-                continue
+        for one in full:
+            one.record["error"] = CONTEXT_FULL
+            events[one.row] = record_.cut(len(game.words.texts))
+        for one, move in moves:
             observation = None
             if move.verb == ENV and move.text:
                 one.state, observation = next(results)
             events[one.row] = _absorb(game, one, move, observation)
+            one.asked = False
         return stack(events)
+
+
+def _answers(policy: Policy, new: list[Request]) -> list[tuple[Request, Response]]:
+    if policy.take is None:
+        return list(zip(new, policy.act(new)))
+    policy.put(new)
+    return policy.take()
 
 
 def _ask(game: _Game, one: _Live, episode: Episode) -> Request | None:
@@ -338,7 +355,8 @@ def _ask(game: _Game, one: _Live, episode: Episode) -> Request | None:
     one.record["turns"].append({"prompt": tail})
     if game.tokens and not _encode(game, one, turn, tail):
         return None
-    return Request(one.row, one.uid, turn, list(one.stream.ids), sight)
+    ids, head = list(one.stream.ids), len(one.head)
+    return Request(one.row, one.uid, turn, ids, head, sight)
 
 
 def _encode(game: _Game, one: _Live, turn: int, tail: str) -> bool:

@@ -2,7 +2,7 @@
 
 A policy is `act`, a function from the requests of one tick to responses, in order; the
 loop does everything else, so that collection, training and evaluation differ in this
-argument only.
+argument only. One that can answer some while others wait has `put` and `take` too.
 """
 
 import random
@@ -15,8 +15,8 @@ from evoharness_jax.envs import actions
 from evoharness_jax.envs.domain import Sight
 from evoharness_jax.models import tokens as tokens_
 from evoharness_jax.models.tokens import Tokens
-from evoharness_jax.rollout import engine as engine_
-from evoharness_jax.rollout.engine import Engine, Rows
+from evoharness_jax.rollout import slots
+from evoharness_jax.rollout.slots import Rows
 
 
 class Request(NamedTuple):
@@ -26,6 +26,7 @@ class Request(NamedTuple):
     uid: int  # unique in the run
     turn: int
     prompt: list[int]  # ids of the whole context; [] without a tokenizer
+    head: int  # of them, those that the whole episode begins with
     sight: Sight
 
 
@@ -43,6 +44,16 @@ class Policy(NamedTuple):
     name: str
     act: Callable[[list[Request]], list[Response]]
     version: int = 0  # updates that its weights have seen
+    # Hand requests over, whatever still waits; get those that are answered, at least
+    # one of those that wait. None: `act` answers all at once.
+    put: Callable[[list[Request]], None] | None = None
+    take: Callable[[], list[tuple[Request, Response]]] | None = None
+
+
+def wrapped(policy: Policy, around: Callable[[Callable], Callable]) -> Policy:
+    """Return the policy whose every call goes through `around`."""
+    calls = {"act": policy.act, "put": policy.put, "take": policy.take}
+    return policy._replace(**{n: around(call) for n, call in calls.items() if call})
 
 
 def teacher(decide, clean=None, think: bool = False) -> Policy:
@@ -119,25 +130,44 @@ def scripted(script: list[str]) -> Policy:
 
 
 def model(
-    engine: Engine, tokens: Tokens, params, run_key, rows: Rows, version: int = 0
+    tokens: Tokens,
+    params,
+    run_key,
+    rows: Rows,
+    version: int = 0,
+    wait: float = 1.0,
+    ahead: int = 0,
 ) -> Policy:
     """Return the policy that samples from a model.
 
     Args:
         rows: KV to work in; it is forgotten first, as the weights may be new.
+        wait, ahead: see `slots.take`.
     """
     rows.forget()
+    asked: dict[int, Request] = {}
+
+    def put(requests):
+        asked.update({r.row: r for r in requests})
+        slots.put(rows, params, [_asked(r) for r in requests])
+
+    def take():
+        said = slots.take(rows, params, run_key, wait, ahead)
+        return [(asked.pop(row), _response(tokens, s)) for row, s in said.items()]
 
     def act(requests):
-        prompts = {r.row: r.prompt for r in requests}
-        episodes = {r.row: (r.uid, r.turn) for r in requests}
-        said = engine_.answer(engine, rows, params, run_key, prompts, episodes)
+        said = slots.answer(rows, params, run_key, [_asked(r) for r in requests])
         return [_response(tokens, said[r.row]) for r in requests]
 
-    return Policy("model", act, version)
+    return Policy("model", act, version, put, take)
 
 
-def _response(tokens: Tokens, said: engine_.Sampled) -> Response:
+def _asked(request: Request) -> slots.Asked:
+    r = request
+    return slots.Asked(r.row, r.prompt, r.uid, r.turn, r.head)
+
+
+def _response(tokens: Tokens, said: slots.Sampled) -> Response:
     return Response(
         tokens_.decode(tokens, said.ids), said.ids, said.logp, said.raw_logp
     )

@@ -43,7 +43,7 @@ def sample(sampling: Sampling, logits, keys, index):
     Args:
         logits: f32[B, V].
         keys: key[B], one a row and turn.
-        index: int32[] position of the token in the response.
+        index: int32[B] position of the token in its response.
 
     Returns:
         ids int32[B], logp f32[B] under the distribution drawn from (0 when greedy:
@@ -55,7 +55,7 @@ def sample(sampling: Sampling, logits, keys, index):
         return ids, jnp.zeros(ids.shape, jnp.float32), _pick(raw, ids)
     kept = _filter(sampling, jax.nn.log_softmax(logits / sampling.temperature))
     drawn_from = jax.nn.log_softmax(kept)
-    token_keys = jax.vmap(jax.random.fold_in, (0, None))(keys, index)
+    token_keys = jax.vmap(jax.random.fold_in)(keys, index)
     ids = jax.vmap(jax.random.categorical)(token_keys, drawn_from).astype(jnp.int32)
     return ids, _pick(drawn_from, ids), _pick(raw, ids)
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from evoharness_jax.models import qwen3
-from evoharness_jax.rollout import engine as engine_
-from evoharness_jax.rollout.engine import Engine, Rows
+from evoharness_jax.rollout import slots
+from evoharness_jax.rollout.engine import Engine
 from evoharness_jax.rollout.sampling import Sampling
+from evoharness_jax.rollout.slots import Asked, Rows
 
 CONFIG = qwen3.CONFIGS["counter-tiny"]
 STOP = 2
@@ -41,7 +42,8 @@ def prompt(seed, length):
 def answer(engine, params, prompts, episodes=None, rows=None):
     episodes = episodes or {row: (row, 0) for row in prompts}
     rows = rows or Rows(engine)
-    return engine_.answer(engine, rows, params, KEY, prompts, episodes)
+    asked = [Asked(row, ids, *episodes[row]) for row, ids in prompts.items()]
+    return slots.answer(rows, params, KEY, asked)
 
 
 def assert_same(one, two, atol=1e-5):

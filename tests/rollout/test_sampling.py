@@ -14,7 +14,9 @@ LOGITS = jnp.log(jnp.array([0.5, 0.25, 0.125, 0.125]))
 def draw(sampling, logits=LOGITS, rows=512, index=0):
     keys = turn_keys(jax.random.key(0), jnp.arange(rows), jnp.zeros(rows, jnp.int32))
     logits = jnp.broadcast_to(logits, (rows, logits.shape[-1]))
-    out = jax.jit(sample, static_argnums=0)(sampling, logits, keys, index)
+    out = jax.jit(sample, static_argnums=0)(
+        sampling, logits, keys, jnp.full(rows, index)
+    )
     return jax.device_get(out)
 
 
@@ -66,9 +68,9 @@ def test_a_key_belongs_to_run_episode_and_turn():
 def test_a_draw_depends_on_its_place_in_the_response_and_not_on_its_row():
     keys = turn_keys(jax.random.key(0), jnp.arange(64), jnp.zeros(64, jnp.int32))
     logits = jnp.broadcast_to(LOGITS, (64, 4))
-    first = sample(Sampling(), logits, keys, 0)[0]
-    assert (first != sample(Sampling(), logits, keys, 1)[0]).any()
-    back = sample(Sampling(), logits, keys[::-1], 0)[0]
+    first = sample(Sampling(), logits, keys, jnp.zeros(64, jnp.int32))[0]
+    assert (first != sample(Sampling(), logits, keys, jnp.ones(64, jnp.int32))[0]).any()
+    back = sample(Sampling(), logits, keys[::-1], jnp.zeros(64, jnp.int32))[0]
     np.testing.assert_array_equal(back[::-1], first)
 
 

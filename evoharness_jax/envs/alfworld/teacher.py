@@ -44,8 +44,9 @@ def decide(sight: Sight, noise: float = 0.0, thrift: float = 0.0) -> Decision:
     Args:
         noise: how often to err on purpose, as a learner would: a detour, a command
             that is refused, a poor guess.
-        thrift: how often to go without a call that can be done without. What a policy
-            has seen done both ways it does both ways, and can learn what it is worth.
+        thrift: how often to go without a plan, a hint, a note. What a policy has seen
+            done both ways it does both ways, and can learn what it is worth. It never
+            goes without `track`: who acts on what it has not asked has guessed.
 
     Both are drawn from `sight.seed`.
     """
@@ -55,7 +56,7 @@ def decide(sight: Sight, noise: float = 0.0, thrift: float = 0.0) -> Decision:
     if errs:
         return _err(mind, draw)
     called = _use_workspace(mind, sight.tools)
-    if called and not (saves and _spare(mind, called)):
+    if called and not (saves and not called[1].startswith("track")):
         return called
     return _act(mind) or _look_again(mind, draw)
 
@@ -71,14 +72,6 @@ def _use_workspace(mind: Mind, tools: frozenset[str]) -> Decision | None:
     ways = ((COMMIT, _plan), (NOTE, _learn), (RECALL, _remember), (TRACK, _look_up))
     found = (way(mind) for verb, way in ways if verb not in off)
     return next((decision for decision in found if decision), None)
-
-
-def _spare(mind: Mind, decision: Decision) -> bool:
-    """Say whether a call can be done without: all but where a thing was that is needed.
-
-    Who takes a thing without having asked where it was has guessed.
-    """
-    return not (mind_.needed(mind) and decision[1].startswith("track ["))
 
 
 def _plan(mind: Mind) -> Decision | None:

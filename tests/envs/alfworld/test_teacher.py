@@ -266,7 +266,7 @@ def _wins(domain, task, noise):
     return bool(play.episode.won)
 
 
-def test_thrift_leaves_out_calls_that_can_be_done_without():
+def test_thrift_leaves_out_plans_hints_and_notes():
     play = Play("put a pen in desk", ["pen: sofa"])
     sights = [play.sight(seed) for seed in range(100)]
     chosen = [teacher.decide(sight, thrift=0.4)[1] for sight in sights]
@@ -278,7 +278,7 @@ def test_thrift_leaves_out_calls_that_can_be_done_without():
     assert play.next() == "go to bed 1"
 
 
-def test_thrift_never_takes_what_it_would_have_to_guess():
+def test_thrift_does_not_guess():
     play = Play("put a pen in desk")
     play.do("go to bed 1", *at("bed 1", "a pen 1", "take pen 1 from bed 1"))
     for place in ("sofa 1", "fridge 1"):
